@@ -1,4 +1,4 @@
-"""Every hostfile format in: mlx's JSON list and object, and MPI's ``host slots=n`` lines."""
+"""Read hostfiles of every format: mlx's JSON list and object, and MPI's ``host slots=n`` lines."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from .registry import BackendError, get_backend
 from .runtimes.checks import login_and_port
 
 MOST_RANKS = 10_000
-"""Ranks that a hostfile may ask for: more is a slip of the pen."""
+"""Most ranks that a hostfile may ask for: a larger number is treated as a typo."""
 MOST_BYTES = 16_000_000
-"""Bytes of a hostfile; more is another file."""
+"""Largest hostfile, in bytes: a larger file is taken for something else."""
 LONGEST_NAME = 253
 """Characters of a host's name, by the rules of DNS."""
 _EXPECTED = '{"ssh": "mac1", "ips": ["192.168.0.1"], "rdma": [null, "rdma_en2"]}'
 _FIELDS = ("ssh", "ips", "rdma", "user", "port", "python", "cwd")
-"""Of an entry; others are another program's."""
+"""Known fields of an entry. Others are ignored, as another program's, unless they look like a misspelling of these."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
 class HostfileError(BackendError):
-    """A hostfile does not say what it should. The message names the file, the entry and what was expected."""
+    """A hostfile is invalid. The message names the file, the entry and what was expected."""
 
 
 @dataclass(frozen=True)
 class HostfileWorld:
-    """What a hostfile asks for."""
+    """The world that a hostfile describes."""
 
     hosts: tuple[Host, ...]
-    """One for each rank; a host that runs several ranks is there several times."""
+    """One host for each rank; a host that runs several ranks appears several times."""
     backend: str | None = None
     envs: tuple[str, ...] = ()
     """``NAME=value`` for every rank."""
 
 
 def read_hostfile(path_or_text: str | os.PathLike[str]) -> HostfileWorld:
-    """The world a hostfile describes, given its path or its text; raises ``HostfileError``."""
+    """Return the world that a hostfile describes, given its path or its text; raises ``HostfileError``."""
     name, text = _contents(path_or_text)
     try:
         world = _from_json(text) if text.lstrip().startswith(("[", "{")) else _from_lines(text)
@@ -69,7 +69,7 @@ def is_local(name: str) -> bool:
 
 
 def _contents(path_or_text: str | os.PathLike[str]) -> tuple[str, str]:
-    """Name for messages, and text."""
+    """Return the name of the hostfile for messages, and its text."""
     if isinstance(path_or_text, str) and ("\n" in path_or_text or path_or_text.lstrip().startswith(("[", "{"))):
         return "The hostfile", path_or_text
     name = f"Hostfile {_printable(os.fspath(path_or_text), 200)}"
@@ -82,7 +82,7 @@ def _contents(path_or_text: str | os.PathLike[str]) -> tuple[str, str]:
         raise HostfileError(f"{name} does not exist (searched from {Path.cwd()}).") from None
     except OSError as error:
         raise HostfileError(f"{name} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RuntimeError) as error:  # no path at all: it contains NUL, or names a user that does not exist
+    except (ValueError, RuntimeError) as error:  # not a path: it contains NUL, or names a user that does not exist
         raise HostfileError(f"{name} is not a path: {error}") from None
     if len(content) > MOST_BYTES:
         raise HostfileError(f"{name} has more than {MOST_BYTES:,} bytes; expected a hostfile with an entry per rank")
@@ -99,7 +99,7 @@ def _from_json(text: str) -> HostfileWorld:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise HostfileError(f"line {error.lineno}, column {error.colno} is not JSON: {error.msg}") from None
-    except ValueError:  # Python converts no integer of more than 4,300 digits
+    except ValueError:  # Python refuses integers of more than 4,300 digits
         raise HostfileError("it has a number of thousands of digits; expected names and addresses") from None
     if isinstance(data, list):
         data = {"hosts": data}
@@ -108,7 +108,7 @@ def _from_json(text: str) -> HostfileWorld:
         raise HostfileError(f'"hosts" is {_shown(entries)}; expected a list of entries like {_EXPECTED}')
     hosts = tuple(_host(f"hosts[{i}]", entry) for i, entry in enumerate(entries))
     named = Counter(shown for _, shown in {(host.name, host.shown) for host in hosts})
-    # Hosts behind one address differ by their ports alone.
+    # Hosts behind one address differ only by port, so the shorter name would be ambiguous.
     hosts = tuple(replace(host, written="") if named[host.shown] > 1 else host for host in hosts)
     return HostfileWorld(hosts, _backend(data.get("backend")), _envs(data.get("envs", [])))
 
@@ -137,14 +137,14 @@ def _host(where: str, entry: object) -> Host:
 
 
 def host_named(name: str, ips: tuple[str, ...] = (), rdma: tuple[tuple[str, ...], ...] = ()) -> Host:
-    """The host a user calls ``name``: ``localhost`` for any loopback name; an IPv4 name is also its address."""
+    """Return the host called ``name``: ``localhost`` for any loopback name; an IPv4 name is also its address."""
     if is_local(name):
         return Host("localhost" if _is_loopback(name) else name, True, ips or ("127.0.0.1",), rdma)
     return Host(name, False, ips or ((name,) if _is_address(name, 4) else ()), rdma)
 
 
 def hosts_in(words: str) -> list[Host]:
-    """The host that a line of MPI's form, or an entry of ``--hosts``, stands for: once for each of its ranks.
+    """Return the host in a line of MPI's format or an entry of ``--hosts``, once for each of its ranks.
 
     Raises HostfileError.
     """
@@ -152,7 +152,7 @@ def hosts_in(words: str) -> list[Host]:
 
 
 def _with_login(where: str, name: str, user: object, port: object) -> str:
-    """``user@name:port``, as an entry has them in fields of their own."""
+    """Return ``user@name:port``, given the separate fields of an entry. Raises HostfileError."""
     if user is not None:
         if not isinstance(user, str) or "@" in name:
             raise HostfileError(f'{where} has "user": {_shown(user)}; expected one user, here or in "ssh"')
@@ -174,7 +174,7 @@ def _path(where: str, value: object) -> str | None:
 
 
 def _rdma(where: str, row: object) -> tuple[tuple[str, ...], ...]:
-    """One entry a rank: null, a device name, or a list of names."""
+    """Return the devices of a row with one entry per rank: null, a device name, or a list of names."""
     if not isinstance(row, list):
         raise HostfileError(f'{where}, "rdma" is {_shown(row)}; expected a list with one entry for each rank')
     return tuple(_devices(f'{where}, "rdma"[{i}]', entry) for i, entry in enumerate(row))
@@ -197,7 +197,7 @@ def _strings(where: str, value: object, what: str) -> tuple[str, ...]:
 
 
 def _check_name(where: str, name: str) -> None:
-    """What ssh can take for the name of a host. Raises HostfileError."""
+    """Raise HostfileError unless ssh can take `name` for the name of a host."""
     if len(name) > LONGEST_NAME:
         raise HostfileError(
             f"{where}: the name {_shown(name)} has {len(name)} characters; expected {LONGEST_NAME} or less"
@@ -226,7 +226,7 @@ def _envs(value: object) -> tuple[str, ...]:
 
 
 def _from_lines(text: str) -> HostfileWorld:
-    """Open MPI's form: a host a line, ``slots=n`` ranks on it, one where none are given, none for ``slots=0``."""
+    """Parse Open MPI's format: one host per line, with ``slots=n`` ranks (default 1, and none for ``slots=0``)."""
     hosts: list[Host] = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split("#", 1)[0].strip()
@@ -241,7 +241,7 @@ def _hosts_in(where: str, words: str, most: int = MOST_RANKS) -> list[Host]:
     slots = options.pop("slots", "1")
     if not (slots.isascii() and slots.isdigit()):
         raise HostfileError(f"{where}: slots is {_printable(slots)}; expected a number of ranks, 0 or more")
-    count = int(slots.lstrip("0")[:10] or 0)  # more digits are too many ranks in any case
+    count = int(slots.lstrip("0")[:10] or 0)  # more digits mean too many ranks in any case
     if count > most:
         raise HostfileError(f"{where}: that makes more than {MOST_RANKS:,} ranks; expected fewer slots")
     python, cwd = (_path(f"{where}: {field}", options.get(field)) for field in ("python", "cwd"))
@@ -249,7 +249,7 @@ def _hosts_in(where: str, words: str, most: int = MOST_RANKS) -> list[Host]:
 
 
 def _options(where: str, words: str) -> tuple[str, dict[str, str]]:
-    """The name, and the options by name."""
+    """Return the name of the host, and its options by name. Raises HostfileError."""
     name, *rest = words.split(maxsplit=1)
     try:
         given = shlex.split(re.sub(r"\s*=\s*", "=", "".join(rest)))
@@ -289,12 +289,12 @@ def _is_unicode(text: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value as it stands in the file, cut short."""
+    """Return a value as written in the file, cut short."""
     return _cut(json.dumps(value))
 
 
 def _printable(text: str, longest: int = 60) -> str:
-    """A text with escapes for what cannot be printed, cut short."""
+    """Return a text with unprintable characters escaped, cut short."""
     return _cut(text if text.isprintable() else ascii(text)[1:-1], longest)
 
 

@@ -1,4 +1,4 @@
-"""Network interfaces of a host with their IPv4 addresses, of ``ip -j addr`` (Linux) or ``ifconfig`` (macOS)."""
+"""Network interfaces of a host and their IPv4 addresses, from ``ip -j addr`` (Linux) or ``ifconfig`` (macOS)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Interface:
     name: str
     up: bool
     mtu: int
-    """Bytes; 0 where it is not told."""
+    """Bytes; 0 if unknown."""
     addresses: tuple[IPv4Interface, ...] = ()
 
 
 def interfaces_of(text: str) -> tuple[Interface, ...]:
-    """What the command told, loopback left out."""
+    """Parse the output of either command; loopback is left out."""
     if text.lstrip().startswith("["):
         return tuple(_linux_interface(each) for each in json.loads(text) if "LOOPBACK" not in each["flags"])
     blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a backend cannot do, in the words that a cell's author reads when the cell asks for it."""
+"""What a backend cannot do, and the error messages for cells that try it."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from .registry import BACKENDS, listed
 INSTEAD = {
     "sum_scatter": "mx.distributed.all_sum(x) gives every rank the whole sum, of which each can take its part.",
 }
-"""What does the same with other operations."""
+"""Maps an operation to advice on how to do the same with other operations."""
 CONVERTED = {
     "bool": "x.astype(mx.uint8)",
     "int16": "x.astype(mx.int32)",
     "uint16": "x.astype(mx.uint32)",
     "complex64": "x.view(mx.float32)",
 }
-"""How an array of a dtype that a backend lacks becomes one that every backend takes."""
+"""Maps a dtype that a backend lacks to the code that converts `x` to a dtype that every backend supports."""
 _EVERY = sorted({operation for backend in BACKENDS.values() for operation in backend.operations})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The refusals of one backend. Plain values, since each rank is told them when it joins a world."""
+    """The limits of one backend. Plain values, since each rank receives them when it joins a world."""
 
     operations: Mapping[str, str] = field(default_factory=dict)
-    """Operation (``split`` for ``Group.split``) to the sentence that refuses it."""
+    """Maps each unsupported operation (``split`` for ``Group.split``) to its error message."""
     neighbours: str | None = None
-    """The sentence for a rank that is no neighbour, with places for ``op rank size beside peer``."""
+    """Error message for a peer that is no neighbour, with placeholders ``op rank size beside peer``; None if any rank
+    can be a peer."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Name of a dtype to the sentence that refuses it, with a place for ``op``."""
+    """Maps the name of each unsupported dtype to its error message, with a placeholder ``op``."""
     reduced: Mapping[str, str] = field(default_factory=dict)
-    """The same for reductions alone."""
+    """Same as `dtypes`, for dtypes that only reductions do not support."""
 
 
 def limits(backend: Backend, can_run: Collection[str] | None = None) -> Limits:
-    """What `backend` refuses. `can_run` names the backends that the same hosts can run; None where that is not known.
+    """Return the limits of `backend`, which are those of mlx 0.32.
 
-    What is worth typing is one of those. All figures are those of mlx 0.32.
+    `can_run` names the backends that the same hosts can run, None if unknown. The messages suggest only these.
     """
     return Limits(
         {
@@ -55,7 +56,7 @@ def limits(backend: Backend, can_run: Collection[str] | None = None) -> Limits:
 
 def _no_operation(backend: Backend, operation: str, can_run: Collection[str] | None) -> str:
     able = [other for other in BACKENDS.values() if operation in other.operations]
-    # Where send and recv reach every rank comes first.
+    # Backends whose send and recv reach every rank come first.
     able.sort(key=lambda other: other.neighbours_only)
     shown = "Group.split" if operation == "split" else operation
     instead = INSTEAD.get(operation, "")

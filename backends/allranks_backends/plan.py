@@ -1,7 +1,7 @@
-"""The vocabulary: what a host and a world are; `views` says what a rank and a collective are.
+"""The dataclasses that describe hosts and worlds. `views` describes ranks and collectives.
 
-Everything else speaks in these frozen dataclasses. They hold no processes, sockets or MLX objects, so that they can be
-made, compared, recorded and drawn anywhere.
+All other code uses these frozen dataclasses. They hold no processes, sockets or MLX objects, so they can be created,
+compared, recorded and drawn anywhere.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ class Host:
     """One machine, as far as it is known before any rank runs on it."""
 
     name: str
-    """What the user calls it; ``localhost`` for the notebook's own machine."""
+    """The name that the user gave; ``localhost`` for the notebook's own machine."""
     local: bool = True
     addresses: tuple[str, ...] = ("127.0.0.1",)
     """IPv4 addresses at which the other hosts reach it."""
     rdma: tuple[tuple[str | None, ...], ...] = ()
-    """Device name(s) of the RDMA link to each rank, in rank order; empty where the hostfile gave none."""
+    """Device name(s) of the RDMA link to each rank, in rank order; empty if the hostfile lists none."""
     cuda: tuple[str, ...] = ()
-    """The CUDA devices ranks may use there, as CUDA_VISIBLE_DEVICES names them; empty for all of them, from 0. One that
-    is listed twice is shared by two ranks."""
+    """The CUDA devices that ranks may use there, named as in CUDA_VISIBLE_DEVICES; empty for all devices, from 0. A
+    device that is listed twice is shared by two ranks."""
     python: str | None = None
-    """The interpreter of its ranks, where the user named one for this host."""
+    """The interpreter of its ranks, if the user named one for this host."""
     cwd: str | None = None
-    """Their working folder, likewise."""
+    """The working folder of its ranks, if the user named one for this host."""
     written: str = ""
-    """How a hostfile writes it that has its user or port in fields of their own; `name` has them, too."""
+    """The name in a hostfile that gives user or port in separate fields, else empty. `name` includes both."""
 
     @property
     def shown(self) -> str:
-        """What tables call it."""
+        """The name shown in tables."""
         return self.written or self.name
 
 
 @dataclass(frozen=True)
 class Platform:
-    """What a host (or the notebook) can run, as mlx itself says."""
+    """What a host (or the notebook's machine) can run, as reported by mlx."""
 
     system: str
     """``platform.system()``: ``Linux`` or ``Darwin``."""
@@ -55,14 +55,14 @@ class Platform:
     mlx: str = ""
     """mlx version."""
     mpirun: str | None = None
-    """Path of the ``mpirun`` an MPI world would be started with."""
+    """Path of the ``mpirun`` that would start an MPI world."""
     other_python: str = ""
-    """Path of its interpreter, where that is another than the notebook's ranks would be started with."""
+    """Path of the host's interpreter, if it is not the path that starts the ranks elsewhere; else empty."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A host that ranks are meant for: what it can run, and how many of them."""
+    """A host that is to run ranks: what it can run, and the number of its ranks."""
 
     name: str
     platform: Platform
@@ -72,12 +72,12 @@ class Site:
 
 @dataclass(frozen=True)
 class Placement:
-    """One rank's place: which host, which address, which device."""
+    """The placement of one rank: its host, its index there and its TCP ports."""
 
     rank: int
     host: Host
     local_rank: int = 0
-    """Index among the ranks of the same host; the CUDA device."""
+    """Index among the ranks of the same host; selects the CUDA device."""
     ports: tuple[int, ...] = ()
     """Free TCP ports on that host for this generation, one for each connection."""
 
@@ -90,7 +90,7 @@ class WorldPlan:
     placements: tuple[Placement, ...]
     generation: int = 1
     connections: int = 1
-    """TCP connections for each address of a ring link."""
+    """TCP connections for each address of a ring link, or for each link of MPI (``btl_tcp_links``)."""
 
     @property
     def size(self) -> int:
@@ -107,11 +107,11 @@ class Wiring:
     """What one rank needs so that ``mx.distributed.init`` joins the world."""
 
     env: Mapping[str, str]
-    """Environment; ``{dir}`` in a value stands for the rank's private folder, where ``files`` are written."""
+    """Environment variables; ``{dir}`` in a value stands for the rank's private folder, where ``files`` are written."""
     files: Mapping[str, str] = field(default_factory=dict)
     """File name to content."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Environment where the rank has no value of its own."""
+    """Environment variables that are set only if the rank does not have them."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Link:
 
 
 def alike(values: Mapping[K, T]) -> dict[T, list[K]]:
-    """The ranks (or hosts, or files) of each value, given the value of each."""
+    """Group ranks (or hosts, or files) by value: map each distinct value to the keys that have it."""
     ranks: dict[T, list[K]] = {}
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)

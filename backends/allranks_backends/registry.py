@@ -1,4 +1,4 @@
-"""The backends by name, and which of them to use where."""
+"""The backends by name, and the choice of a backend for given hosts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType({backend.name: backend for ba
 
 
 def get_backend(name: str) -> Backend:
-    """The backend the user calls ``name``; raises ``BackendError`` with the valid names."""
+    """Return the backend with this name; raises ``BackendError``, which lists the valid names."""
     if name in BACKENDS:
         return BACKENDS[name]
     close = get_close_matches(name.lower(), BACKENDS, n=1)
@@ -48,9 +48,9 @@ def on_one(platform: Platform, size: int) -> tuple[Site, ...]:
 
 
 def cannot_run(name: str, sites: Sequence[Site], *, up: bool = False) -> str | None:
-    """Why the backend ``name`` cannot run the ranks meant for these hosts, and what to type; None when it can.
+    """Return why the backend ``name`` cannot run the ranks meant for these hosts, and what to type; None if it can.
 
-    The advice is for ranks that are to be started, or that are `up` already.
+    The advice differs for ranks that are to be started and for ranks that are `up` already.
     """
     found = _obstacle(name, sites)
     if found is None:
@@ -74,7 +74,7 @@ def can_run(sites: Sequence[Site]) -> list[str]:
 
 
 def choose(sites: Sequence[Site], *, rdma_mesh: bool = False, rdma_ring: bool = False) -> tuple[str, str]:
-    """What ``--backend auto`` means: the name, and one sentence why.
+    """Return the backend that ``--backend auto`` selects, and one sentence why.
 
     NCCL where every rank has a CUDA device, JACCL on a full RDMA mesh, its ring on an RDMA ring, else the TCP ring.
     ``rdma_mesh`` and ``rdma_ring`` say what the hostfile lists or discovery found.
@@ -98,7 +98,10 @@ def choose(sites: Sequence[Site], *, rdma_mesh: bool = False, rdma_ring: bool = 
 
 
 def _obstacle(name: str, sites: Sequence[Site]) -> tuple[Site, str] | None:
-    """The first host that cannot, and why. A launcher's own host counts also where it runs no rank."""
+    """Return the first host that cannot run the backend, and why.
+
+    The host of a launcher is checked even if it runs no rank.
+    """
     backend = get_backend(name)
     for site in sites if backend.launcher == "mpirun" else _used(sites):
         why = backend.why_not(site.platform, _size(sites), site.ranks)

@@ -1,6 +1,6 @@
-"""What is seen of a world: its ranks, their collectives, the links between them, as last reported.
+"""The state of a world as last reported: its ranks, their collectives, and the links between them.
 
-Frozen dataclasses like those of `plan`; the dashboard gets them as they are (``Snapshot``).
+Frozen dataclasses, as in `plan`. The dashboard draws a ``Snapshot``, which contains all the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RankState = Literal[
 ]
 """``failed``: its last cell raised an error of its own. ``unblocked``: its collective was aborted."""
 AT_REST = frozenset[RankState](("idle", "failed", "unblocked"))
-"""States of a rank that runs nothing, and can be given a cell."""
+"""States of a rank that runs nothing and can take a cell."""
 WorldState = Literal["planned", "starting", "whole", "broken", "incomplete", "down"]
 """``incomplete``: a change of the world ended before all ranks had their variables."""
 
@@ -29,17 +29,17 @@ class Collective:
     """One entry of a rank's ledger."""
 
     number: int
-    """Among the calls that all ranks share: equal on every rank. Of others: among those of this rank alone."""
+    """Calls that all ranks share have the same number on every rank. Each rank numbers its other calls separately."""
     op: str
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
     line: int | None = None
-    """Line of the user's cell, 1 for its first, where the call stands."""
+    """Line of the call in the user's cell, counted from 1."""
     shared: bool = True
-    """All ranks of the world must enter it; not so for ``send``, ``recv`` and calls on a smaller group."""
+    """Whether all ranks of the world must enter it: not for ``send``, ``recv`` and calls on a smaller group."""
     peer: int | None = None
-    """The rank it sends to or receives from; None for all else, and in a smaller group."""
+    """The rank it sends to or receives from; None for other operations and in a smaller group."""
 
     def __str__(self) -> str:
         """For example ``all_sum #17 f32[1000] (line 5)``, or ``recv #3 f32[4] from rank 0 (line 2)``."""
@@ -56,25 +56,25 @@ class HostView:
 
     name: str
     model: str = ""
-    """What the maker calls the machine; empty where it does not say."""
+    """The maker's name for the machine; empty if unknown."""
     chip: str = ""
     """Name of the processor."""
     cores: int | None = None
     memory: int | None = None
-    """Bytes that programs there can use in all; in a container or a scheduler's job, its limit."""
+    """Bytes that all programs together can use; in a container or a scheduler's job, the limit set for it."""
     memory_used: int | None = None
     """Bytes that are not available to a new program."""
     load: float | None = None
-    """Share of all its cores in use lately, 0.0 to 1.0."""
+    """Share of all its cores that was in use lately, 0.0 to 1.0."""
     interface: str | None = None
-    """The one with the address that the other hosts use; None where ranks run on one host only."""
+    """The interface whose address the other hosts use; None if all ranks run on one host."""
     sent_rate: float | None = None
-    """Bytes a second it sent lately: all programs' frames, headers included."""
+    """Bytes a second that the interface sent lately: frames of all programs, including headers."""
     received_rate: float | None = None
     swap_rate: float | None = None
     """Bytes a second that were swapped in and out lately."""
     throttled: bool | None = None
-    """Whether a processor was slowed down lately since it was too hot; None where that cannot be known."""
+    """Whether a processor was slowed down lately because it was too hot; None if unknown."""
     temperature: float | None = None
     """Degrees Celsius of its hottest sensor."""
 
@@ -87,9 +87,9 @@ class GpuView:
     """The UUID that NVIDIA's driver gives it; empty on a Mac, which has one GPU."""
     name: str = ""
     load: float | None = None
-    """Share of the last moments in which it was busy, 0.0 to 1.0."""
+    """Share of recent time in which it was busy, 0.0 to 1.0."""
     memory: int | None = None
-    """Bytes that programs can use; on a Mac, what Metal recommends that a program uses at most."""
+    """Bytes that programs can use; on a Mac, the maximum that Metal recommends for one program."""
     memory_used: int | None = None
     """Bytes in use by all programs."""
     power: int | None = None
@@ -97,7 +97,7 @@ class GpuView:
     temperature: int | None = None
     """Degrees Celsius."""
     throttled: bool | None = None
-    """Whether it is slowed down now since it is too hot; None where that cannot be known."""
+    """Whether it is slowed down now because it is too hot; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class LinkView:
     link: Link
     connections: int = 1
     nominal: float | None = None
-    """Bits a second the interface claims; None where it claims none, as loopback does."""
+    """Bits a second that the interface reports as its speed; None if it reports none, as for loopback."""
     sent: int | None = None
     """Bytes that arrived since the link was joined: TCP's acknowledged bytes, payload without headers."""
     rate: float | None = None
-    """Bytes a second lately."""
+    """Recent rate, in bytes a second."""
     rtt: float | None = None
     """Round trip time in seconds, smoothed as TCP does."""
     retransmits: int | None = None
@@ -130,9 +130,10 @@ class OpView:
     """Bytes of the smallest call."""
     largest: int
     transfer: float | None = None
-    """Seconds in which bytes travelled, of the calls that ``--timing`` timed: the fastest rank's, which came last."""
+    """Seconds of transfer in calls timed by ``--timing``. The transfer of a call is its duration on the rank that
+    entered last, which did not wait."""
     wait: float | None = None
-    """Seconds this rank waited for others to come, of the calls that ``--timing`` timed."""
+    """Seconds for which this rank waited for other ranks to enter, in calls timed by ``--timing``."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ class RankView:
     source: str | None = None
     """Text of that line."""
     collective: Collective | None = None
-    """The last collective the rank asked for."""
+    """The last collective that the rank called."""
     entered: int = 0
-    """How many collectives that all ranks share it has asked for."""
+    """Number of shared collectives that the rank has called."""
     since: float | None = None
     """Seconds in this state."""
     cpu: float | None = None
@@ -162,27 +163,27 @@ class RankView:
     mlx_peak: int | None = None
     """Bytes ``mx.get_peak_memory`` reports."""
     mlx_cache: int | None = None
-    """Bytes ``mx.get_cache_memory`` reports: free, and kept for the next arrays."""
+    """Bytes ``mx.get_cache_memory`` reports: freed memory, retained for later arrays."""
     gpu: GpuView | None = None
-    """The GPU it computes on; on a Mac, one rank tells for all of them."""
+    """The GPU that the rank computes on; on a Mac, only one of its ranks reports it."""
     cause: str | None = None
     """Why the rank is dead or failed, or how the last cell of an idle rank ended, in words."""
     effective: float | None = None
-    """Bytes a second of the collectives its code asked for lately, as the ledger counts them."""
+    """Bytes a second of the collectives that its code called lately, as the ledger counts them."""
     ops: tuple[OpView, ...] = ()
-    """What it asked of ``mx.distributed``, by operation."""
+    """Its calls to ``mx.distributed``, by operation."""
     stalled: float | None = None
-    """Seconds in which a transfer was pending and no byte it sent arrived; None where that cannot be known."""
+    """Seconds for which a transfer has been pending without any sent byte arriving; None if unknown."""
     away: int | None = None
-    """Seconds for which its host cannot be reached; None where it can be."""
+    """Seconds since its host became unreachable; None if the host is reachable."""
     compiler: str | None = None
-    """Which compiler it waits for, as it does for its first kernels: ``g++``."""
+    """The compiler that it waits for, for example ``g++`` for its first kernels; None if it waits for none."""
     compiling: int | None = None
-    """Seconds for which that has run."""
+    """Seconds for which the compiler has run."""
     tasks: bool = False
-    """Whether asyncio tasks that cells have left are pending on it."""
+    """Whether asyncio tasks of earlier cells are pending on it."""
     in_task: bool = False
-    """Whether such a task waits in the collective, so that the cell cannot begin or go on."""
+    """Whether such an asyncio task is blocked in the collective, so that the cell cannot begin or continue."""
 
     @property
     def doing(self) -> str:
@@ -224,7 +225,7 @@ class Snapshot:
     peak: float | None = None
     """Highest bus bandwidth that ``bench`` measured on this world, in bytes a second."""
     straggler: str | None = None
-    """The rank that others waited for in the calls that ``--timing`` timed, in words."""
+    """The rank that the others waited for longest in calls timed by ``--timing``, in words."""
 
     def doing(self, ranks: Sequence[int]) -> str:
         """``ranks 0-1, 3 blocked in all_sum #1 f32[10] (line 3); rank 2 running line 4: while True: pass``."""

@@ -62,11 +62,11 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """``%unload_ext allranks``: end the cluster and take the magics away. ``%reload_ext`` changes nothing."""
+    """``%unload_ext allranks``: end the cluster and remove the magics. Called by ``%reload_ext``, do nothing."""
     from allranks.magics.magics import unload
 
     caller: Any = sys._getframe(1)
-    while caller is not None and caller.f_code.co_name != "reload_extension":  # IPython does not say which it is
+    while caller is not None and caller.f_code.co_name != "reload_extension":  # IPython calls this for both magics
         caller = caller.f_back
     if caller is None:
         unload(ipython)
@@ -104,7 +104,7 @@ FROM = {
     "setup": "environments.setup",
     "shared": "rank.files.shared_names",
 }
-"""Modules imported when a name is first used: `import allranks` alone imports no ipyparallel, ZeroMQ or MLX."""
+"""Module of each public name, imported at first use: `import allranks` alone imports no ipyparallel, ZeroMQ or MLX."""
 
 
 def __getattr__(name: str) -> Any:

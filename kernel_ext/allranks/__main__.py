@@ -1,4 +1,4 @@
-"""``allranks``, or ``python -m allranks``: what can be done from a shell."""
+"""``allranks``, or ``python -m allranks``: the commands for a shell."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _save_and_end(options: argparse.Namespace) -> int:
         try:
             cluster.await_ended_cells()
             print(cluster.save(options.save), flush=True)
-        except BaseException:  # Ctrl-C, too
+        except BaseException:  # also Ctrl-C
             cluster.let_go()
             raise
     except (AllranksError, CellInterrupted) as error:

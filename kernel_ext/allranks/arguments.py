@@ -20,18 +20,18 @@ from .errors import UsageError
 from .units import size_text
 
 RANKS_OF_A_CORE = 4
-"""Ranks on this machine for each core that are started without `--yes`."""
+"""Most ranks per core that start on this machine without `--yes`."""
 OF_A_RANK = 64 << 20
-"""Bytes of memory that an idle rank takes beside what all ranks of a machine share."""
+"""Bytes of memory of an idle rank, without the memory that all ranks of a machine share."""
 DEFAULT_RANKS = 2
-"""The smallest world in which something is communicated."""
+"""The smallest world in which ranks communicate."""
 HERE = Host("localhost")
 
 
 def hosts_of(
     n: int | None, hosts: Sequence[str] | str | None, hostfile: str | Path | None, ranks_per_host: int
 ) -> tuple[list[Host], str | None, dict[str, str]]:
-    """One Host for every rank, and the backend and environment a hostfile names."""
+    """Return a Host per rank, and the backend and environment that the hostfile names. Raises UsageError."""
     if sum(given is not None for given in (n, hosts, hostfile)) > 1:
         raise UsageError("-n, --hosts and --hostfile cannot be combined: each sets the number of ranks.")
     if ranks_per_host < 1:
@@ -62,19 +62,19 @@ def hosts_of(
         raise UsageError(
             f"{', '.join(mixed)}: all ranks of a host have one python and one cwd. Name the same each time."
         )
-    # A hostfile names a host once for each of its ranks, and all of these are one host.
+    # A hostfile may repeat a host, once for each of its ranks: all these entries are the same host.
     return [host for host in found for _ in range(ranks_per_host)], named, env
 
 
 def python_here(hosts: Sequence[Host], python: str | None) -> str:
-    """The interpreter on this machine: one named for it, or for all hosts, if it has ranks; else this process's."""
+    """The interpreter on this machine: the one named for it or for all hosts if it has ranks, else this process's."""
     here = [host for host in hosts if host.local]
     named = next((host.python for host in here if host.python), None)
     return str(Path(named or (here and python) or sys.executable).expanduser())
 
 
 def named_hosts(hosts: Sequence[str] | str) -> list[Host]:
-    """What ``--hosts`` names: each may be followed by ``slots=``, ``python=`` and ``cwd=``. Raises UsageError."""
+    """The hosts of ``--hosts``, where ``slots=``, ``python=`` and ``cwd=`` may follow a name. Raises UsageError."""
     names = hosts.split(",") if isinstance(hosts, str) else hosts
     try:
         return [host for name in names if name.strip() for host in hosts_in(name.strip())]
@@ -83,16 +83,16 @@ def named_hosts(hosts: Sequence[str] | str) -> list[Host]:
 
 
 def fits_here(option: str, count: int) -> None:
-    """Raises UsageError where this machine has no memory for so many ranks more."""
+    """Raise UsageError if this machine lacks the memory for `count` more ranks; two are always allowed."""
     most = max(psutil.virtual_memory().available // OF_A_RANK, 2)
     if count > most:
         raise UsageError(f"{option}: a rank needs about {size_text(OF_A_RANK)} of memory. At most {most} fit here.")
 
 
 def not_too_many(option: str, count: int, running: int = 0) -> None:
-    """Raises UsageError for more ranks than this machine's cores bear: `--yes` starts them all the same.
+    """Raise UsageError for more than `RANKS_OF_A_CORE` ranks per core, which need `--yes`, or too little memory.
 
-    Also for more than its memory has room for, beside those that are `running`.
+    The ranks that are already `running` are part of `count` and need no further memory.
     """
     fits_here(option, count - running)
     cores = psutil.cpu_count() or 1
@@ -104,7 +104,7 @@ def not_too_many(option: str, count: int, running: int = 0) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``4096``, ``64K``, ``64KB``, ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
+    """The bytes of ``4096``, ``64K``, ``64KB`` or ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
     units = {"": 1, "B": 1} | {
         letter + rest: 1 << 10 * power for power, letter in enumerate("KMG", 1) for rest in ("", "B", "IB")
     }
@@ -129,12 +129,15 @@ def rdma_links(hosts: Sequence[Host]) -> tuple[bool, bool]:
 
 
 LEASE = 12 * 3600.0
-"""Seconds; a night, and the way to work."""
+"""Default lease in seconds: long enough for a night and the way to work."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def lease_of(given: float | str | None, *, lasts: bool = True) -> float | None:
-    """Seconds of a lease, None for no limit; if none is `given`, by whether the cluster `lasts`. Raises UsageError."""
+    """Return the lease in seconds, None for no limit. Raises UsageError.
+
+    If `given` is None, the lease is `LEASE` for a cluster that `lasts` beyond its notebook, and 0 for any other.
+    """
     if given is None:
         return LEASE if lasts else 0.0
     if given == "none":
@@ -153,7 +156,7 @@ def known_backend(backend: str) -> None:
 
 
 def writable(option: str, path: str) -> Path:
-    """The file. Raises UsageError where it cannot be written, before anything is measured for it."""
+    """Return the path. Raises UsageError if the file cannot be written, so that no measurement is made in vain."""
     try:
         file = Path(path).expanduser()
         fresh = not file.exists()

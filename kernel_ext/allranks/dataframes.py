@@ -1,4 +1,4 @@
-"""What all functions share that return a pandas DataFrame."""
+"""Helpers of all functions that return a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from allranks.errors import UsageError
 
 
 def imported_pandas(function: str) -> Any:
-    """The module, which is no dependency. Raises UsageError, in which the user's `function` is named."""
+    """Import pandas, which is not a dependency. Raises UsageError that names the user's `function`."""
     try:
         import pandas
     except ImportError:
@@ -17,5 +17,5 @@ def imported_pandas(function: str) -> Any:
 
 
 def utc(seconds: Any) -> Any:
-    """Unix times in seconds as timestamps in UTC."""
+    """Convert Unix times in seconds to timestamps in UTC."""
     return imported_pandas("utc()").to_datetime(seconds, unit="s", utc=True)

@@ -1,4 +1,4 @@
-"""``python -m allranks demo``: the quickstart notebook, run without a browser and told as a terminal session."""
+"""``python -m allranks demo``: the quickstart notebook, run without a browser and shown as a terminal session."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _IN_WHEEL = Path(__file__).resolve().with_name("quickstart.ipynb")
 _IN_CHECKOUT = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb"
 NOTEBOOK = _IN_WHEEL if _IN_WHEEL.is_file() else _IN_CHECKOUT
 RANKS = "application/vnd.allranks.ranks+json"
-"""What a cell of our own, run after the notebook's, tells: how many ranks there were."""
+"""MIME type of the number of ranks, which `LAST_CELL` publishes after the notebook's own cells."""
 LAST_CELL = "from allranks.demo import tell_ranks\ntell_ranks()"
 CELL_WITHIN = 120
-"""Seconds a cell gets. None takes more than a few."""
+"""Timeout of a cell in seconds. No cell takes more than a few seconds."""
 
 
 def demo(notebook: Path = NOTEBOOK) -> int:
-    """Run ``notebook`` in the current folder, print what its cells are and what they say, and return the exit code.
+    """Run ``notebook`` in the current folder, print its cells and their outputs, and return the exit code.
 
-    1 where a cell fails that is not meant to (those are tagged ``raises-exception``), 2 where nothing could be run, 130
-    after Ctrl-C. The notebook's kernel is ended in any case, and with it the ranks.
+    The exit code is 1 if a cell fails (unless it is tagged ``raises-exception``) or takes too long, or if the kernel
+    dies, 2 if nothing could be run, and 130 after Ctrl-C. The notebook's kernel, and with it the ranks, is ended in any
+    case.
     """
     if not notebook.is_file():
         return _complain(f"{notebook} is missing. It is part of allranks: reinstall it.", 2)
@@ -48,7 +49,7 @@ def demo(notebook: Path = NOTEBOOK) -> int:
         resources={"metadata": {"path": os.getcwd()}},
         extra_arguments=["--log-level=CRITICAL"],
     )
-    # With no folder to look in there is only ipykernel's own "python3", which is this interpreter.
+    # Without folders to search, the only kernel is ipykernel's own "python3", which is this interpreter.
     client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
     try:
         with client.setup_kernel():
@@ -90,7 +91,7 @@ def _complain(message: str, code: int) -> int:
 
 
 class _Session:
-    """Tells the notebook's cells in order: headings, code as at IPython's prompt, and outputs as text."""
+    """Prints the notebook's cells in order: headings, code as at IPython's prompt, and outputs as text."""
 
     def __init__(self, in_colour: bool) -> None:
         self._in_colour = in_colour

@@ -1,7 +1,7 @@
-"""What can go wrong, one class for each thing a caller would handle differently.
+"""The errors of allranks: one class for each case that a caller would handle differently.
 
-All of them render in a notebook as their message alone: the reader made a slip, or a rank did, and our own frames would
-only hide it.
+In a notebook they show only their message (`RankError` also the rank's traceback): the mistake is in the user's code or
+arguments, and the frames of allranks would only hide it.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ class UsageError(AllranksError, ValueError):
 
 
 class NoCluster(AllranksError, RuntimeError):
-    """No cluster is up."""
+    """No cluster is up, or there is none to attach to."""
 
 
 @dataclass(frozen=True)
 class HostCause:
-    """Why a host keeps ranks from being started."""
+    """Why ranks cannot be started on a host."""
 
     host: str
     why: str
-    """A sentence, and what to do."""
+    """The reason as a sentence, and what to do about it."""
     logged_in: bool = True
-    """Whether its shell has run a command."""
+    """Whether the login worked: the shell of the host has run a command."""
     said: tuple[str, ...] = ()
-    """What ssh, or the host's shell, said: the last lines."""
+    """The last lines that ssh or the host's shell printed."""
     hangs: bool = False
-    """Whether its Python was started and did not run its first lines in time."""
+    """Whether the host's Python was started and did not run its first lines in time."""
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Two hosts, of which one cannot reach the other at this address."""
+    """Two hosts: `one` cannot reach `other` at `address`."""
 
     one: str
     other: str
     address: str
     why: str
-    """A clause."""
+    """The reason, as a clause."""
 
 
 class CannotStart(AllranksError, RuntimeError):
-    """The ranks or their world could not be started; `causes` and `apart` say it of each host, where hosts are why."""
+    """The ranks or their world could not be started; `causes` and `apart` name the hosts that caused it, if any."""
 
     def __init__(
         self,
@@ -79,23 +79,23 @@ class HostUnreachable(AllranksError, RuntimeError):
 
 
 class CannotCopy(AllranksError, RuntimeError):
-    """Files could not be brought to a host or from one; the message says what is there now."""
+    """Files or output could not be copied to or from a host; the message says what is there now."""
 
 
 class CannotSave(AllranksError, RuntimeError):
-    """The ranks' variables could not be saved; what the folder held is whole."""
+    """The ranks' variables could not be saved; a state that the folder held before is not damaged."""
 
 
 class CannotLoad(AllranksError, RuntimeError):
-    """There is no saved state, or it cannot be loaded here; no rank has loaded any of it."""
+    """There is no saved state, or it cannot be loaded here; no rank has loaded anything."""
 
 
 class Busy(AllranksError, RuntimeError):
-    """Ranks still run an earlier cell."""
+    """Ranks are still running an earlier cell."""
 
 
 class NoAnswer(AllranksError, TimeoutError):
-    """A rank that is not dead does not answer: its process is stopped, or its host is unreachable."""
+    """Some of the ranks did not answer: they are dead, their process is stopped, or their host is unreachable."""
 
 
 class WorldBroken(AllranksError, RuntimeError):
@@ -105,7 +105,7 @@ class WorldBroken(AllranksError, RuntimeError):
 class NotLoaded(AllranksError, RuntimeError):
     """The world was formed with new processes that lack variables: the message says which, and where they are.
 
-    ``change`` has the same as fields.
+    ``change`` is the `WorldChange` with the same facts as fields.
     """
 
     def __init__(self, message: str, change: WorldChange) -> None:
@@ -114,7 +114,7 @@ class NotLoaded(AllranksError, RuntimeError):
 
 
 class RankError(AllranksError, RuntimeError):
-    """A request to a rank raised an unexpected error there. ``traceback`` is that of the rank."""
+    """A request to a rank raised an unexpected error there. ``traceback`` is the rank's traceback."""
 
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)
@@ -125,11 +125,11 @@ class RankError(AllranksError, RuntimeError):
 
 
 class NotRun(AllranksError, RuntimeError):
-    """A cell in the queue was not run, since another one did not end well, or it was dropped."""
+    """A queued cell was not run: it was dropped, a cell before it did not succeed, or it could not be sent."""
 
 
 class WouldHang(AllranksError, RuntimeError):
-    """The cell would wait indefinitely: it evaluates on some ranks what all must compute together."""
+    """The ranks would wait indefinitely: some would evaluate an array that all must compute together."""
 
 
 class CannotTravel(AllranksError, TypeError):
@@ -143,13 +143,13 @@ class RemoteError:
     ename: str
     """Class name, such as ``ZeroDivisionError``."""
     evalue: str
-    """Its message."""
+    """The message of the exception."""
     traceback: str
-    """As IPython formatted it on the rank, with terminal colours."""
+    """The traceback as IPython formatted it on the rank, with terminal colours."""
     line: int | None
-    """Line of the cell, 1 for its first; of a function's file where one was applied."""
+    """Line of the cell, counted from 1, or of the file of an applied function; None if unknown."""
     place: str = ""
-    """What that file is called: ``In[3]`` for a cell of the notebook, ``train.py``; empty for code."""
+    """Name of the file of an applied function, ``In[3]`` if a cell of the notebook defined it; empty for a cell."""
 
     @property
     def missing_name(self) -> str:
@@ -159,7 +159,7 @@ class RemoteError:
 
     @property
     def missing_module(self) -> str:
-        """The name that a ModuleNotFoundError is about, empty for other errors, and for a submodule."""
+        """The module that a ModuleNotFoundError is about; empty for other errors and for submodules."""
         found = re.match(r"No module named '(\w+)'$", self.evalue) if self.ename == "ModuleNotFoundError" else None
         return found[1] if found else ""
 
@@ -170,7 +170,10 @@ class RemoteError:
 
 
 class CellFailed(AllranksError, RuntimeError):
-    """The cell raised on some ranks, or ranks died in it. ``errors`` has what each rank raised of its own."""
+    """The cell raised on some ranks, or ranks died in it.
+
+    ``errors`` maps each rank that raised to its `RemoteError`; ranks that were only unblocked are not included.
+    """
 
     def __init__(self, message: str, errors: Mapping[int, RemoteError]) -> None:
         super().__init__(message)
@@ -178,11 +181,11 @@ class CellFailed(AllranksError, RuntimeError):
 
 
 class CellTimeout(AllranksError, TimeoutError):
-    """The cell ran longer than its ``--timeout``."""
+    """The cell ran longer than its ``--timeout``, or than the `timeout` passed to ``finish``."""
 
 
 class CellInterrupted(KeyboardInterrupt):
-    """The stop button or Ctrl-C: the cell, or the transfer of values, was stopped, and so is "Run All"."""
+    """The stop button or Ctrl-C was pressed: the cell or transfer was stopped, and "Run All" stops, too."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mKeyboardInterrupt\x1b[0m: {self}" if str(self) else "\x1b[31mKeyboardInterrupt\x1b[0m"]

@@ -22,37 +22,38 @@ from .up_options import OF_PLACE_AND_TIME, UpOptions
 
 @dataclass
 class Settings:
-    """What the user asked for, the same for every rank."""
+    """The settings that the user asked for, the same for every rank."""
 
     options: UpOptions
-    """As they were given, with the variables of the hostfile, and as `rewire` and `sync` have changed them since."""
+    """The options as given, with the hostfile's variables, and with the changes that `rewire` and `sync` made since."""
     python: str
     python_here: str
-    """The same on the notebook's own machine, where it is not meant for other hosts only."""
+    """The interpreter on the notebook's machine; `python` may be meant for other hosts only."""
     cwd: str
     folder: str
     """The notebook's working folder."""
     shared: bool
     """Whether some ranks run on other hosts."""
     join_file: str | None
-    """Where ranks that a scheduler starts find how to call in; None where it travels another way."""
+    """The file that tells ranks started by a scheduler how to connect; None if they learn it another way."""
     lease: float | None
-    """Seconds that it stays, while it runs nothing, when this process is gone or out of reach; None: indefinitely."""
+    """Seconds that idle ranks stay when this process is gone or out of reach; None for no limit."""
     sync_limit: int | None = None
-    """Bytes of the folder that are sent; None for the default."""
+    """Most bytes of the folder that are sent; None for the default."""
     sync_include: Sequence[str] = ()
-    """Patterns of files that are sent though they would be left out."""
+    """Patterns of files that are sent although they would otherwise be left out."""
     folders: dict[str, str] = field(default_factory=dict)
-    """Where the folder is on hosts that have got it, by their names."""
+    """Maps each host that has received the folder to the folder's path there."""
     attached_as: str = ""
-    """The name for attaching; another than the cluster's where one of that name is up in another notebook."""
+    """The name for `attach`; not the cluster's name if another notebook's cluster has that name."""
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
     @classmethod
     def of(cls, options: UpOptions, hosts: Sequence[Host], backend: str, env: Mapping[str, str]) -> Settings:
-        """The settings of ranks on `hosts`; `env` is the hostfile's.
+        """The settings of ranks on `hosts`; `env` has the hostfile's variables.
 
-        Raises UsageError if this machine lacks the folder or the program, or the backend is unknown or cannot be used.
+        Raises UsageError if this machine lacks the folder or the program, the backend is unknown or cannot be used, or
+        `save` is given without a lease.
         """
         others = any(not host.local for host in hosts)
         settings = cls(
@@ -81,11 +82,11 @@ class Settings:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Settings:
-        """The settings that `stored` gave. Raises TypeError, KeyError or ValueError if another version wrote them."""
+        """The settings from what `stored` returned. Raises TypeError, KeyError or ValueError for another version."""
         return cls(**{**stored, "options": UpOptions(**stored["options"])})
 
     def stored(self) -> dict[str, Any]:
-        """As they are written into the file for `attach`: plain values."""
+        """The settings as plain values, as they are written to the file for `attach`."""
         plain: dict[str, Any] = json.loads(json.dumps({**vars(self), "options": vars(self.options)}, default=_plain))
         return plain
 
@@ -94,14 +95,14 @@ class Settings:
         self.options = replace(self.options, **options)
 
     def like(self) -> dict[str, Any]:
-        """The settings by which two clusters count as alike, wherever their ranks are."""
+        """The settings by which two clusters count as the same, wherever their ranks are."""
         stored = self.stored()
         alike = {name: each for name, each in stored["options"].items() if name not in OF_PLACE_AND_TIME}
         return {**alike, "cwd": stored["cwd"], "python": stored["python"], "python_named": self.python_named}
 
     @property
     def stays(self) -> float:
-        """Seconds that ranks stay longer than the lease, in which they are saved."""
+        """Seconds that ranks stay beyond the lease so that their variables can be saved."""
         return SAVED_WITHIN if self.options.save is not None else 0.0
 
     @property
@@ -109,7 +110,7 @@ class Settings:
         return self.lease + self.stays if self.lease is not None else None
 
     def saver(self) -> list[str]:
-        """What the notebook's host runs when the lease has run out; empty for nothing."""
+        """The command that the notebook's host runs when the lease has run out; empty for none."""
         if self.options.save is None:
             return []
         return [sys.executable, "-m", "allranks", "down", self.attached_as, "--save", self.options.save]
@@ -125,17 +126,17 @@ class Settings:
 
     @property
     def python_named(self) -> bool:
-        """Whether the user named it for all hosts; else a host may have one of its own, or one that `setup` made."""
+        """Whether the user named one interpreter for all hosts; if not, a host may use its own or that of `setup`."""
         return self.options.python is not None
 
     @property
     def cwd_named(self) -> bool:
-        """Whether the user named it; where it is only the notebook's, another host may lack it."""
+        """Whether the user named the working folder; if it is only the notebook's, another host may lack it."""
         return self.options.cwd is not None
 
 
 def _plain(value: Any) -> Any:
-    """Numpy's numbers, paths and iterables as JSON has them."""
+    """Convert numbers and arrays of numpy, iterables and paths to what JSON has."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, Iterable) else str(value)

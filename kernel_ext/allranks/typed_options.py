@@ -1,4 +1,4 @@
-"""How options are typed after a magic: `Typed` stands beside the type of a declared option, and says the rest.
+"""How options are typed after a magic: `Typed` annotates a declared option with what its type does not say.
 
 Options are declared in two classes: `UpOptions` for ``%distributed up``, `CellOptions` for ``%%distributed``.
 """
@@ -13,27 +13,27 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Typed:
-    """How an option is typed; what is not given follows from its name and type."""
+    """How an option is typed; what is not given follows from the option's name and type."""
 
     help: str
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
     """Converts what was typed; by default, the option's type does."""
     flag: str | None = None
-    """What is typed before the value, where that is not ``--`` and the option's name."""
+    """The flag before the value, if it is not ``--`` and the option's name."""
     repeat: Callable[[list[Any]], Any] | None = None
-    """Makes one value of all that was typed, if the option may be repeated."""
+    """Makes one value of the list of typed values, if the option may be repeated."""
     negatable: bool = False
-    """Whether ``--no-`` and its name switches it off."""
+    """Whether ``--no-`` and the option's name switches the option off."""
     exclusive: bool = False
     """At most one of the exclusive options may be given."""
     refuse: Callable[[Any], object] | None = None
-    """Raises UsageError for a value that cannot be."""
+    """Raises UsageError for an invalid value."""
 
 
 @cache
 def typed(declared: type) -> Mapping[str, tuple[Any, Typed]]:
-    """The type of each option of this class that can be typed, and how."""
+    """Map each option of this class that can be typed to its type and its `Typed`."""
     hints = get_type_hints(declared, include_extras=True)
     return {
         name: (hint.__origin__, how)
@@ -44,12 +44,12 @@ def typed(declared: type) -> Mapping[str, tuple[Any, Typed]]:
 
 
 def flag(name: str, how: Typed) -> str:
-    """What is typed before the value of an option: ``--mpi-arg``."""
+    """The flag of an option: ``--mpi-arg``."""
     return how.flag or f"--{name.replace('_', '-')}"
 
 
 def choices(kind: Any) -> list[str]:
-    """The words that a type allows, if it allows only some."""
+    """The values that a type allows, if it allows only some; otherwise empty."""
     if kind is bool:
         return ["True", "False"]
     inner = [choice for each in get_args(kind) if get_origin(kind) is not Literal for choice in choices(each)]

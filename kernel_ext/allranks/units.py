@@ -6,7 +6,7 @@ import math
 
 
 def typed_size(nbytes: int) -> str:
-    """As it is typed: ``4M``."""
+    """Bytes as a user types them: ``4M``."""
     return size_text(nbytes).replace(" ", "").removesuffix("iB").removesuffix("B")
 
 
@@ -20,7 +20,7 @@ def size_text(nbytes: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """``71.2 µs``, ``3.5 ms``, ``1.2 s``."""
+    """Seconds with three digits: ``71.2 µs``, ``3.50 ms``, ``1.20 s``."""
     scale, unit = (1e6, "µs") if seconds < 1e-3 else (1e3, "ms") if seconds < 1 else (1.0, "s")
     return f"{three_digits(seconds * scale)} {unit}"
 
@@ -34,12 +34,12 @@ def duration_text(seconds: float) -> str:
 
 
 def rate_text(per_second: float) -> str:
-    """Bytes (or bits) a second in units of 1e9."""
+    """Bytes (or bits) per second in units of 1e9, without the unit."""
     return three_digits(per_second / 1e9)
 
 
 def three_digits(value: float) -> str:
-    """Three digits: ``0.0041``, ``0.93``, ``12.3``, ``412``."""
+    """Three significant digits, but at most six decimals: ``0.00410``, ``0.930``, ``12.3``, ``412``."""
     if not math.isfinite(value) or value == 0:
         return str(value) if value else "0"
     return f"{value:.{min(max(2 - math.floor(math.log10(abs(value))), 0), 6)}f}"

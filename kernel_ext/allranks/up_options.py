@@ -1,7 +1,7 @@
-"""What can be set for a cluster, declared once.
+"""The options of a cluster, declared once.
 
-What may be typed after ``%distributed up`` (`magics.parsers`), the keywords of `Cluster`, and what is stored for
-`attach` are all made of the fields of `UpOptions`. A new option is a field here, and what acts on it.
+The options of ``%distributed up`` (`magics.parsers`), the keywords of `Cluster`, and the options in the file for
+`attach` are all made from the fields of `UpOptions`. A new option needs a field here and the code that acts on it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ OF_PLACE_AND_TIME = {
     *("n", "hosts", "hostfile", "ranks_per_host", "join", "ipp_profile", "timeout", "backend", "python", "cwd"),
     *("keep", "lease", "save", "name"),
 }
-"""Options that `Settings.like` leaves out, or compares as what was made of them."""
+"""Options that `Settings.like` leaves out, or compares by the settings made from them (`cwd`, `python`)."""
 
 
 def listed(text: str) -> list[str]:
-    """The parts between commas."""
+    """The parts between the commas of `text`, without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def setting(text: str) -> tuple[str, str]:
-    """A variable and its value: ``NAME=VALUE``."""
+    """Split ``NAME=VALUE`` into a variable and its value. Raises argparse.ArgumentTypeError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"invalid setting {text!r}: use NAME=VALUE")
@@ -72,7 +72,7 @@ def _name(name: str) -> None:
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The options of a cluster, as its user gives them. Raises UsageError for invalid values."""
+    """The options of a cluster, as the user gives them. Raises UsageError for invalid values."""
 
     n: Annotated[int | None, Typed("ranks on this machine (default 2)", flag="-n", exclusive=True, refuse=_ranks)] = (
         None
@@ -147,5 +147,5 @@ class UpOptions:
 
     @property
     def joins(self) -> bool:
-        """Whether the ranks are started by a scheduler, or beside engines, and call in."""
+        """Whether the ranks are started by a scheduler, or beside ipyparallel engines, and connect to the notebook."""
         return self.join is not None or self.ipp_profile is not None

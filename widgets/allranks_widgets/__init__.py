@@ -1,4 +1,4 @@
-"""The pictures of a world: each draws a Snapshot, and knows nothing of clusters."""
+"""The pictures of a world: each draws a Snapshot, without access to the cluster."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A script that never shows a picture must not wait for anywidget.
+    # A script that never shows a picture must not wait for the import of anywidget.
     if name == "Dashboard":
         from .dashboard import Dashboard
 

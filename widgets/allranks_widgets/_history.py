@@ -1,4 +1,4 @@
-"""The chart's past: ten minutes of rates, one row a second, in columns."""
+"""The past of the throughput chart: ten minutes of rates, one row a second, sent as columns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from allranks_backends.views import Snapshot
 
 SECONDS = 600
 MOST_LINKS = 128
-"""With more links than this, their rates are kept as a sum only."""
+"""With more links than this, their rates are kept only as the average of what a rank sends."""
 
 Columns = dict[str, Any]
-"""``at`` (Unix seconds), ``wire`` (what a rank sent on average) and ``peak`` as lists over time; ``ranks`` and
-``links`` as lists of such lists, those of links in the order of ``link_names``. Rates are bytes a second; None is
+"""``at`` (Unix seconds), ``wire`` (what a rank sent on average) and ``peak`` are lists over time. ``ranks`` and
+``links`` are lists of such lists, ``links`` in the order of ``link_names``. Rates are bytes a second; None means
 unknown."""
 
 
@@ -26,7 +26,7 @@ class _Row(NamedTuple):
 
 
 class RateHistory:
-    """Takes every Snapshot shown, and keeps the rates of the last one of each second."""
+    """Receives every Snapshot shown, and keeps the rates of the last Snapshot of each second."""
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}

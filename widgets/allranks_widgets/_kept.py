@@ -1,4 +1,4 @@
-"""The output that a dashboard keeps, so that a page that comes later can be sent all of it."""
+"""The output that a dashboard stores, to send it to pages that are opened later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 KEPT_BYTES = 4_000_000
 HEADS_KEPT = 50
-"""Cells whose first item is kept when their output no longer is."""
+"""Number of cells whose first item is kept after it was dropped from the output."""
 
 Item = dict[str, Any]
 
@@ -18,25 +18,25 @@ class _Entry(NamedTuple):
     cell: int
     kind: str
     lines: int
-    """Lines of text in it, of one of its ranks."""
+    """Lines of text in the item, counted once for all its ranks."""
     ranks: int
     data: bytes
 
 
 class KeptOutput:
-    """The newest items, as JSON, up to ``limit`` bytes. What had to go is counted, cell by cell."""
+    """The newest items, as JSON, up to ``limit`` bytes. Dropped items are counted for each cell."""
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
         self.limit = limit
         self.live: dict[int, bytes] = {}
-        """The unfinished lines of each cell that has some."""
+        """The ``live`` item (unfinished lines) of each cell that has one."""
         self._entries: deque[_Entry] = deque()
         self._size = 0
         self._heads: dict[int, bytes] = {}
         self._dropped: dict[int, list[int]] = {}
 
     def add(self, items: Sequence[Item]) -> list[bytes]:
-        """Keep ``items``; each as the JSON to send."""
+        """Store ``items``, and return each as the JSON to send."""
         sent = []
         for item in items:
             data = json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
@@ -56,7 +56,10 @@ class KeptOutput:
         return sent
 
     def everything(self) -> list[bytes]:
-        """All that is kept, in order. A cell that lost items begins with one that says how many lines those had."""
+        """Return all stored items, in order.
+
+        For a cell that lost items, a ``dropped`` item says how many items and lines were lost.
+        """
         kept: list[bytes] = []
         for cell, (items, lines, said) in self._dropped.items():
             if cell in self._heads:
@@ -75,7 +78,7 @@ class KeptOutput:
         lost[0] += 1
         lost[1] += entry.lines
         lost[2] += entry.lines * entry.ranks
-        if entry.kind == "end":  # nothing is left of that cell
+        if entry.kind == "end":  # no item of the cell is left
             self._dropped.pop(entry.cell, None)
             self._heads.pop(entry.cell, None)
         while len(self._heads) > HEADS_KEPT:

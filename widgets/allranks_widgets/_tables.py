@@ -1,4 +1,4 @@
-"""What the pictures say as tables, in text and in HTML: shown without a front end and kept in the saved notebook."""
+"""The content of the pictures as tables, in text and HTML: shown without a front end and in a saved notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINKS = ("link", "kind", "interface", "nominal", "rate", "share", "sent")
 LOGGED = ("logged", "ranks", "step", "last", "min", "max")
 OPERATIONS = ("operation", "ranks", "calls", "bytes", "smallest - largest", "transfer", "wait")
 MOST_ROWS = 128
-"""Rows of a table; what is left out is counted. 64 ranks that all reach each other have 4032 links."""
+"""Most rows of a table; a sentence counts the rest. 64 ranks that all reach each other have 4032 links."""
 NOT_TIMED = "timed with --timing only"
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]], str]
@@ -22,23 +22,23 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]], str]
 
 
 def snapshot_text(snapshot: Snapshot) -> str:
-    """The status table, the links and the operations."""
+    """Return the tables of status, links and operations as text."""
     return "\n\n".join([status_text(snapshot), *(_text(table) for table in _tables(snapshot)), *_said(snapshot)])
 
 
 def snapshot_html(snapshot: Snapshot) -> str:
-    """The same as HTML tables: no script, no stylesheet and no SVG, which an untrusted notebook loses."""
+    """Return the same tables as HTML without script, stylesheet or SVG, which an untrusted notebook removes."""
     said = "".join(f'<div style="padding:4px 6px">{escape(sentence)}</div>' for sentence in _said(snapshot))
     return status_html(snapshot) + "".join(_html(table) for table in _tables(snapshot)) + said
 
 
 def logged_text(curves: Curves) -> str:
-    """The last value of each name that ranks logged, with the space before it; empty where nothing was."""
+    """Return a table of logged values, preceded by a blank line; empty if nothing was logged."""
     return "\n\n" + _text(_cut(LOGGED, curves.table(), "names")) if curves else ""
 
 
 def logged_html(curves: Curves) -> str:
-    """The same as an HTML table."""
+    """Return a table of logged values as HTML; empty if nothing was logged."""
     return _html(_cut(LOGGED, curves.table(), "names")) if curves else ""
 
 
@@ -48,7 +48,7 @@ def human_rate(rate: float | None) -> str:
 
 
 def human_bits(bits: float | None) -> str:
-    """Bits a second as interfaces are sold: ``40 Gbit/s``."""
+    """Bits a second in the units used for interfaces, such as ``40 Gbit/s``; ``–`` if unknown."""
     if bits is None:
         return UNKNOWN
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
@@ -58,7 +58,7 @@ def human_bits(bits: float | None) -> str:
 
 
 def human_seconds(seconds: float | None) -> str:
-    """``–`` if unknown."""
+    """Seconds for people, ``–`` if unknown."""
     if seconds is None:
         return UNKNOWN
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""The figures of an axis: where they stand, and what they say."""
+"""The ticks of an axis: their positions and labels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 MOST_DIGITS = 5
-"""For which there is room beside an axis."""
+"""Significant digits for which there is room beside an axis."""
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers from `low` to `high`, about `most` of them, at distances of 1, 2 or 5 times a power of ten.
+    """Return about `most` round numbers from `low` to `high`, at distances of 1, 2 or 5 times a power of ten.
 
-    None where the range is empty or not finite, or where rounding would make one of several.
+    Empty if the range is empty or not finite, or so small that rounding would make several numbers equal.
     """
     rough = (high - low) / most
     if not max(1e-300, 1e-15 * max(abs(low), abs(high))) < rough < 1e300:
@@ -23,7 +23,10 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def labels(at: Sequence[float]) -> list[str]:
-    """What to write at these ticks: as many digits as tell them apart, or how much each is more than the first."""
+    """Return a label for each tick, with enough digits to tell ticks apart.
+
+    If that takes more than `MOST_DIGITS`, all labels but the first are differences from the first.
+    """
     digits = 4
     if len(at) > 1:
         digits = max(digits, _power(max(map(abs, at))) - _power(at[1] - at[0]) + 1)
@@ -37,7 +40,7 @@ def _power(value: float) -> int:
 
 
 def short(value: float, digits: int = 4) -> str:
-    """At most so many significant digits: 0.1234, 1234, 12k, 3.5M, 1e-05."""
+    """Format `value` with at most `digits` significant digits: 0.1234, 1234, 12k, 3.5M, 1e-05."""
     if not math.isfinite(value):
         return str(value)
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

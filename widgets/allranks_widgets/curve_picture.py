@@ -1,8 +1,8 @@
-"""What a cell logged, drawn as an SVG without script: it stays in a saved notebook, and needs no kernel to be seen.
+"""Values that a cell logged, drawn as an SVG without script: it stays in a saved notebook and needs no kernel.
 
-One panel for each name. The line is the mean of the ranks, the band reaches from the least to the most of them; where
-there are more steps than pixels, both are over the steps of a pixel. Earlier runs are pale lines: the newest is drawn
-through, others are dashed, and a legend below names them.
+There is one panel for each name. The line is the mean over ranks, and the band reaches from their minimum to their
+maximum. If there are more steps than pixels, both are over the steps of a pixel. Earlier runs are pale lines: the
+newest is solid, others are dashed, and a legend below names them.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from .status import printable
 
 MOST_PANELS = 6
 WIDTH, GAP = 820, 24
-"""Pixels of the picture, and between two panels of a row."""
+"""Width in pixels of the picture, and of the gap between two panels of a row."""
 HEIGHT, TITLE, AXIS, MARGIN = 130, 24, 20, 46
-"""Pixels of a panel's chart, of the line above it, of the figures below it, and of those to its left."""
+"""Pixels of a panel: heights of the chart, the title above and the labels below; width of the labels to the left."""
 ABOVE = 20
-"""Pixels of the heading."""
+"""Height in pixels of the heading, and of each line of text below the panels."""
 LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
-"""Colours that can be read on a white page and on a dark one: a picture is not told which it is on."""
+"""Colours that can be read on a white and on a dark page: a picture does not know the page's colour."""
 NOT_FINITE = "#d0433b"
 HUGE, TINY = 1e299, 1e-290
-"""Values beyond `HUGE` are drawn as if they were not finite, and steps at it: differences and sums stay finite. Values
-below `TINY` are drawn as 0."""
+"""Values beyond `HUGE` are drawn as if they were not finite, and steps beyond it as `HUGE`: differences and sums stay
+finite. Values below `TINY` are drawn as 0."""
 ROUNDING = 1e-14
-"""Of their magnitude, the difference up to which values are drawn as equal."""
+"""Values that differ by less than this share of their magnitude are drawn as equal."""
 PALE = f'stroke="{GRID}" stroke-opacity="0.7"'
 DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="1.5 4"')
-"""Of earlier runs, the newest first."""
+"""Dashes of the lines of earlier runs, the newest run first."""
 NOISY_FROM, NOISE = 40, 0.04
 """A curve is smoothed if it has this many points, and the median difference between one point and the next is at least
 this share of its range."""
 WINDOWS = 20
 """The window of the smoothing is the number of points divided by this."""
 SAMPLE = 28
-"""Pixels of a line in the legend, with the space after it."""
+"""Width in pixels of a line in the legend, including the space after it."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Band:
-    """The points of one name over all ranks, by step; by column of pixels where there are more steps than columns."""
+    """The points of one name over all ranks, by step, or by pixel column if there are more steps than columns."""
 
     name: str
     ranks: tuple[int, ...]
     steps: Floats
-    """In rising order; the last step of each column."""
+    """The last step of each column, in rising order."""
     least: Floats
     mean: Floats
     most: Floats
-    """The mean is NaN where a value is not finite; the others are of finite values, and NaN where there is none."""
+    """`mean` is NaN where a value is not finite; `least` and `most` are over finite values, and NaN where none is."""
     first: float
     last: float
     """The means at the first and at the last step."""
@@ -70,7 +70,7 @@ class Band:
     """The first step."""
 
     def then(self, other: Band) -> Band:
-        """This one, and after it the other one."""
+        """Return this band, continued by `other`."""
         steps, least, mean, most = (
             np.concatenate([one, two])
             for one, two in (
@@ -89,13 +89,13 @@ class Band:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What is drawn of some curves, and what is not."""
+    """The bands drawn for some curves, and the curves that are not drawn."""
 
     bands: tuple[Band, ...]
     more: tuple[str, ...]
     """Names for which there is no panel."""
     refused: int
-    """Curves that were too many to be kept."""
+    """Number of curves that were not kept, being too many."""
 
     @classmethod
     def of(cls, curves: Curves) -> Drawn:
@@ -106,26 +106,26 @@ class Drawn:
         return cls(found, tuple(by_name)[MOST_PANELS:], len(curves.refused))
 
     def after(self, before: Mapping[str, Band]) -> Drawn:
-        """These curves as the second part of earlier ones, by name."""
+        """Return these curves as continuations of the earlier bands of the same names."""
         return replace(self, bands=tuple(before[band.name].then(band) for band in self.bands))
 
     def text(self, heading: str) -> str:
-        """All of it in a line: each name with its first and its last value."""
+        """Return one line of text: each name with its first and its last value."""
         said = [*map(str, self.bands), *([f"{len(self.more)} more"] if self.more else [])]
         return f"{', '.join(said)} ({heading})"
 
     def alternative(self, heading: str, run_names: Sequence[str]) -> str:
-        """The text alternative: the same, and which earlier runs are drawn."""
+        """Return the text alternative of the picture: `text`, and the names of the earlier runs."""
         named = [label for label in reversed(run_names) if label]
         return f"{self.text(heading)}{'; pale: ' if named else ''}{'; '.join(named)}"
 
     def picture(
         self, heading: str, before: Mapping[str, Sequence[Band]], run_names: Sequence[str] = (), *, ended: bool
     ) -> str:
-        """An SVG, in two columns where there are several names.
+        """Return an SVG, with two columns of panels if there are several names.
 
-        `heading` stands above them; `before` has the bands of earlier runs by name, the newest last, and `run_names`
-        what these runs are called. Until the run has `ended`, there is room for all steps of these.
+        `heading` is above the panels. `before` has the bands of earlier runs by name, the newest last, and `run_names`
+        has the names of these runs. Until the run has `ended`, there is room for all steps of the earlier runs.
         """
         named = any(run_names)
         across = min(len(self.bands), 2)
@@ -148,7 +148,7 @@ class Drawn:
         said = _said(self.alternative(heading, run_names), 1000)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{said}" '
-            # Without a width of its own it gets that of the output, which JupyterLab would else cut.
+            # Without a width of its own, it gets the width of the output; JupyterLab would cut a wider picture.
             f'viewBox="0 0 {WIDTH} {height}" font-family="system-ui,sans-serif" font-size="12" fill="{TEXT}">'
             f"{''.join(parts)}</svg>"
         )
@@ -177,7 +177,7 @@ def _band(name: str, by_rank: Mapping[int, Sequence[tuple[float, float]]], colum
     )
     sizes = np.diff(starts, append=len(steps))
     known = np.add.reduceat(finite.astype(np.intp), starts)
-    mean = np.where(known == sizes, total / sizes, np.nan)  # where one rank diverges, the others are no mean
+    mean = np.where(known == sizes, total / sizes, np.nan)  # NaN if one rank diverges
     first, last = (float(np.mean(values[steps == step])) for step in (steps[0], steps[-1]))
     ranks = tuple(sorted(by_rank))
     ends, begins = steps[starts + sizes - 1], float(steps[0])
@@ -189,7 +189,7 @@ def _where(known: NDArray[np.intp], values: Floats) -> Floats:
 
 
 def _starts(steps: Floats, columns: int) -> NDArray[np.intp]:
-    """Where the points of each column begin: one for each step, or as many columns as there are."""
+    """Return the indices at which columns begin: one column for each step, or at most `columns`."""
     keys = np.unique(steps, return_inverse=True)[1]
     if keys[-1] >= columns:
         span = steps[-1] - steps[0]
@@ -198,7 +198,7 @@ def _starts(steps: Floats, columns: int) -> NDArray[np.intp]:
 
 
 def _legend(run_names: Sequence[str], y: float) -> Iterator[str]:
-    """What the pale lines are called, the newest run first, side by side."""
+    """Yield the legend of the pale lines: the names of the runs side by side, the newest run first."""
     room = WIDTH / len(run_names)
     for number, label in enumerate(reversed(run_names)):
         x = room * number + 8
@@ -209,7 +209,7 @@ def _legend(run_names: Sequence[str], y: float) -> Iterator[str]:
 def _panel(
     band: Band, before: Sequence[Band], run_names: Sequence[str], left: float, top: float, width: float, ended: bool
 ) -> Iterator[str]:
-    """One chart, whose area begins at `left`, `top`."""
+    """Yield one panel; the area of its chart begins at `left`, `top`."""
     low, high = _range(band, before, ended)
     scale = HEIGHT / (high - low)
     steps = [band.steps, *(other.steps for other in before if not ended)]
@@ -249,7 +249,7 @@ def _panel(
         if noisy:
             yield _line(points(band, band.mean, run), f'stroke="{LINE}" stroke-opacity="0.45"', 1.0)
         yield _line(points(band, mean, run), f'stroke="{LINE}"', 1.6)
-    for run in _runs(np.isnan(band.mean)):  # from where on it is not a number
+    for run in _runs(np.isnan(band.mean)):  # a vertical line where the mean becomes NaN
         place = points(band, np.zeros(len(band.mean)), slice(run.start, run.start + 1))[0].split()[0]
         dashes = 'stroke-opacity="0.6" stroke-dasharray="3 3"'
         yield f'<path d="M{place} {top:.0f}v{HEIGHT}" stroke="{NOT_FINITE}" {dashes}/>'
@@ -263,9 +263,9 @@ def _is_noisy(band: Band) -> bool:
 
 
 def smoothed(values: Floats) -> Floats:
-    """The exponentially weighted mean of each value and those before it, over a twentieth of them.
+    """Return the exponentially weighted mean up to each value, with a window of a twentieth of the values.
 
-    Begins again after each NaN. The first values are not drawn to zero: each is divided by the sum of its weights.
+    It begins again after each NaN. Each mean is divided by the sum of its weights, so the first are not biased to zero.
     """
     keep = 1 - 2 / (max(len(values) / WINDOWS, 2) + 1)
     made = np.empty_like(values)
@@ -280,9 +280,9 @@ def smoothed(values: Floats) -> Floats:
 
 
 def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, float]:
-    """The least and the greatest value to be drawn: all of the band's own, and of earlier runs what is near them.
+    """Return the lowest and the highest value to draw: of all values of the band, and of nearby values of earlier runs.
 
-    A run that has begun has hardly a range of its own yet: there, what is of its magnitude is near.
+    Until the run has `ended`, values within its magnitude count as nearby, since a new run has hardly any range yet.
     """
     known = np.isfinite(band.most)
     low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)
@@ -298,7 +298,7 @@ def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, floa
 
 
 def _line(points: Sequence[str], how: str, width: float, title: str = "") -> str:
-    """Through these points; where there is only one, a dot. `title` is shown where the pointer is on it."""
+    """Return a line through these points, or a dot if there is only one. Its tooltip is `title`."""
     path = "L".join(points) + ("h0" if len(points) == 1 else "")
     ends = 'stroke-linejoin="round" stroke-linecap="round"'
     line = f'<path d="M{path}" fill="none" {how} stroke-width="{width}" {ends}'
@@ -306,7 +306,7 @@ def _line(points: Sequence[str], how: str, width: float, title: str = "") -> str
 
 
 def _runs(known: NDArray[np.bool_]) -> list[slice]:
-    """Where values are known without a break."""
+    """Return a slice for each unbroken run of known values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in list(pairwise(edges))[::2]]
 
@@ -321,12 +321,12 @@ def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = ""
 
 
 def _cut(name: str, width: float) -> str:
-    """As much of a name as has room."""
+    """Return as much of a name as fits into `width` pixels."""
     room = int(width / 6.5)
     return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
 def _said(text: str, most: int = 100) -> str:
-    """Text for an SVG, which may not have control characters; a very long one is cut."""
+    """Return text escaped for an SVG, without control characters and cut to `most` characters."""
     text = printable(text)
     return escape(text if len(text) <= most else f"{text[: most - 1]}…")

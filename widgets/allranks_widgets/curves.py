@@ -1,4 +1,4 @@
-"""What was logged, as curves that a page can draw: one for each name and rank, never too long."""
+"""Logged values as curves that a page can draw: one for each name and rank, of limited length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from allranks_backends.plan import rank_list
 
 MOST_POINTS = 2_000
-"""Points of a curve; then every second step of all ranks goes."""
+"""Most points of a curve; beyond that, every second step is dropped on all ranks."""
 MOST_CURVES = 256
 
 LoggedRow = Sequence[Any]
@@ -23,10 +23,13 @@ class Curve:
     points: list[tuple[float, float]] = field(default_factory=list)
     """Step and value. A step that goes back restarts the curve."""
     row: LoggedRow = ()
-    """The newest."""
+    """The newest row."""
 
     def add(self, row: LoggedRow) -> int | None:
-        """The cell of the earlier run, where another cell restarts the curve."""
+        """Add the point of `row`.
+
+        If another cell restarts the curve, return the cell of the earlier run; else None.
+        """
         step, value = float(row[3]), float(row[4])
         before: int | None = None
         if self.points and step < self.points[-1][0]:
@@ -38,7 +41,7 @@ class Curve:
 
 
 class Curves:
-    """Takes rows as they come."""
+    """The curves of all names and ranks, built from rows as they arrive."""
 
     def __init__(self) -> None:
         self._curves: dict[tuple[str, int], Curve] = {}
@@ -62,33 +65,33 @@ class Curves:
                 self.refused.add(key)
 
     def _drop_older(self, row: LoggedRow, before: int) -> None:
-        """Drop the name's curves of the other ranks that have no point of a cell after `before`, an earlier run's."""
+        """Drop the name's curves on other ranks that end in cell `before`, that of the earlier run, or before it."""
         rank, name = row[:2]
         for key, curve in list(self._curves.items()):
             if key[0] == name and key[1] != rank and curve.row[2] <= before:
                 del self._curves[key]
 
     def _thin(self, name: str, long: Curve) -> None:
-        """Leave out every second step of a `long` curve on all ranks, so that a mean is one over all of them."""
-        if len({step for step, _ in long.points}) < len(long.points):  # several points of one step: an epoch, say
+        """Drop every second step of the `long` curve on all ranks, so that each mean is over all ranks."""
+        if len({step for step, _ in long.points}) < len(long.points):  # several points of one step, such as an epoch
             del long.points[1::2]
             return
         out = {step for step, _ in long.points[1::2]}
         for (other, _), curve in self._curves.items():
-            if other == name and len(curve.points) > MOST_POINTS // 2:  # one with few points has other steps
+            if other == name and len(curve.points) > MOST_POINTS // 2:  # a curve with few points has other steps
                 left = [point for point in curve.points if point[0] not in out]
-                if 2 * len(left) + 1 >= len(curve.points):  # so has one that would lose more than every second point
+                if 2 * len(left) + 1 >= len(curve.points):  # so has a curve that would lose more than half
                     curve.points = left
 
     def by_name(self) -> dict[str, dict[int, Sequence[tuple[float, float]]]]:
-        """The points of each name, step and value, by rank."""
+        """Return the points (step and value) of each name, by rank."""
         found: dict[str, dict[int, Sequence[tuple[float, float]]]] = {}
         for (name, rank), curve in self._curves.items():
             found.setdefault(name, {})[rank] = curve.points
         return found
 
     def everything(self) -> bytes:
-        """All points as JSON rows, for a page that comes later."""
+        """Return all points as JSON rows, for a page that is opened later."""
         return rows_json(
             [rank, name, curve.row[2], step, value, curve.row[5]]
             for (name, rank), curve in self._curves.items()
@@ -96,7 +99,7 @@ class Curves:
         )
 
     def table(self) -> list[tuple[str, ...]]:
-        """One row for each name and, where they differ, for each last value: name, ranks, step, last, least, most."""
+        """Return rows of name, ranks, step, last, min and max; ranks with equal figures share a row."""
         rows: list[tuple[str, ...]] = []
         for name in dict.fromkeys(name for name, _ in self._curves):
             alike: dict[tuple[str, str, str, str], list[int]] = {}
@@ -111,14 +114,14 @@ class Curves:
 
 
 def figure(value: float) -> str:
-    """Five significant digits, without an exponent where a person would write none."""
+    """Format `value` with five significant digits; integers below 1e9 get all digits."""
     if not math.isfinite(value):
         return str(value)
     return f"{value:.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.5g}"
 
 
 def rows_json(rows: Iterable[LoggedRow]) -> bytes:
-    """Rows as JSON, which has no number that is not finite."""
+    """Return rows as JSON; values that are not finite become strings, since JSON has no such numbers."""
     return json.dumps([[*row[:4], _sendable(row[4]), row[5]] for row in rows], separators=(",", ":")).encode()
 
 

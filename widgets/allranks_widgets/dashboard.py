@@ -1,13 +1,13 @@
 """The dashboard: topology, ranks, throughput and log of a world as one Jupyter widget, drawn from Snapshots.
 
-The front end is one bundle made from ``widgets/js-src``. What it is sent:
+The front end is one bundle made from ``widgets/js-src``. It receives:
 
 - the trait ``frame``: the last Snapshot as JSON;
-- messages ``{"do": ...}``: ``output`` (items), ``logged`` (rows), ``all`` (everything again, for one page), ``said``
-  (answer to an action), ``beat`` (the kernel goes on).
+- messages ``{"do": ...}``: ``output`` (items), ``logged`` (rows), ``all`` (everything again, for one page or all),
+  ``said`` (answer to an action), ``beat`` (the kernel is alive).
 
-What it asks comes over the control channel as ``allranks_widget``, so that it is heard while a cell runs, or as a
-message of the widget where a front end has no control channel.
+Its requests arrive over the control channel as ``allranks_widget``, so that they are handled while a cell runs. A front
+end without control channel sends them as messages of the widget.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ STATIC = Path(__file__).parent / "static"
 VIEWS = ("topology", "ranks", "throughput", "log")
 VERBS = ("interrupt", "abort", "heal")
 FASTEST = 0.1
-"""Seconds between frames, at the least."""
+"""Minimum number of seconds between two frames."""
 BEAT = 1.0
-"""Seconds between two messages that say no more than that the kernel goes on."""
+"""Seconds between two messages that only say that the kernel is alive."""
 SAVED_EVERY = 10.0
 """Seconds between refreshes of the tables that the notebook saves."""
 MESSAGE_TYPE = "allranks_widget"
 MESSAGE_BYTES = 1_000_000
-"""Output is sent in messages of about this size, so that a page draws in between."""
+"""Output is sent in messages of about this size, so that a page can draw in between."""
 NO_BUNDLE = (
     "The dashboard cannot be drawn: its JavaScript was not bundled when allranks was installed. "
     "With a network connection, run in its folder: python -m pip install -e . "
@@ -57,13 +57,13 @@ NOTHING_LOGGED = "Nothing has been logged yet: call log(loss=...) in a cell."
 
 Verb = Literal["interrupt", "abort", "heal"]
 Action = Callable[[str, int | None], str | None]
-"""Called with a verb and a rank, None for all; what it returns, or raises, is shown."""
+"""Called with a verb and a rank (None for all ranks); the text that it returns or raises is shown."""
 
 _open: weakref.WeakValueDictionary[str, Dashboard] = weakref.WeakValueDictionary()
 
 
 def _front_end() -> str:
-    """The bundle, or a module that says that it is missing."""
+    """Return the bundle, or a module that says that the bundle is missing."""
     bundle = STATIC / "dashboard.js"
     if bundle.exists():
         return bundle.read_text(encoding="utf-8")
@@ -76,34 +76,34 @@ def _style() -> str:
 
 
 class Dashboard(anywidget.AnyWidget):
-    """Pictures of one world. Fed from one thread; `show` as often as wished, it keeps to ten frames a second."""
+    """Pictures of one world, fed from one thread. `show` may be called often: it sends at most ten frames a second."""
 
     _esm = _front_end()
     _css = _style()
     views = traitlets.List(traitlets.Enum(VIEWS), default_value=list(VIEWS)).tag(sync=True)
     frame = traitlets.Bytes(b"").tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)
-    """What the page calls this widget when it asks: its own view of a model does not tell its id."""
+    """The id by which requests of the page name this widget: the page's view of a model does not contain the id."""
 
     def __init__(self, views: Sequence[str] = VIEWS, on_action: Action | None = None, *, tables: bool = True) -> None:
-        """`tables` are saved below the pictures; without them whoever shows the pictures puts their words beside."""
+        """`tables`: whether tables are saved below the pictures. If not, the caller must show their content as text."""
         super().__init__(views=list(views))
         self._tables = tables
         self.on_action = on_action
         self.snapshot: Snapshot | None = None
-        """The last one shown."""
+        """The last Snapshot shown."""
         self.sent = 0
-        """Frames sent."""
+        """Number of frames sent."""
         self._sent_frame: dict[str, Any] = {}
         self._sent_at = float("-inf")
         self._beat_at = float("-inf")
         self._pending = False
         self._held: float | None = None
-        """Until when the frame sent last was still right."""
+        """Unix time until which the last frame sent was still right; None if a change followed at once."""
         self._refreshed = time.monotonic()
         self._saved: Snapshot | None = None
         self._display_ids: deque[str] = deque(maxlen=8)
-        """Of the tables in the notebook."""
+        """Display ids of the tables in the notebook."""
         self._history = RateHistory()
         self._kept = KeptOutput()
         self._curves = Curves()
@@ -117,8 +117,8 @@ class Dashboard(anywidget.AnyWidget):
         _listen()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw ``snapshot``. Nothing is sent if nothing changed, or within 0.1 s of the last frame: then the next call
-        of `show` or `flush` sends it."""
+        """Draw ``snapshot``. Nothing is sent if nothing changed. Within 0.1 s of the last frame, ``snapshot`` is held
+        back, and a later call of `show` or `flush` sends the then newest."""
         with self._lock:
             before, self.snapshot = self.snapshot, snapshot
             self._history.add(snapshot)
@@ -135,7 +135,7 @@ class Dashboard(anywidget.AnyWidget):
                 self.flush()
 
     def flush(self) -> None:
-        """Send the last state if it was held back."""
+        """Send the last Snapshot if it was held back."""
         with self._lock:
             if self._pending and self.snapshot is not None:
                 self._pending = False
@@ -146,7 +146,7 @@ class Dashboard(anywidget.AnyWidget):
                 self.frame = json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
     def output(self, items: Sequence[dict[str, Any]]) -> None:
-        """Append what ranks said to the view of the ranks: blocks already folded, each with its ``cell`` and ``kind``
+        """Append output to the view of the ranks: items that are already folded, each with its ``cell`` and ``kind``
         (``begin``, ``text``, ``error``, ``display``, ``result``, ``update``, ``clear``, ``cut``, ``live``, ``end``)."""
         with self._lock:
             batch: list[bytes] = []
@@ -161,7 +161,7 @@ class Dashboard(anywidget.AnyWidget):
                 self._send_output(batch)
 
     def logged(self, rows: Sequence[LoggedRow]) -> None:
-        """Draw figures that ranks logged: (rank, name, cell, step, value, Unix time in seconds) each."""
+        """Draw values that ranks logged; each row is (rank, name, cell, step, value, Unix time in seconds)."""
         with self._lock:
             self._curves.add(rows)
             self._stale = True
@@ -169,13 +169,13 @@ class Dashboard(anywidget.AnyWidget):
             self.send({"do": "logged", "number": self._number}, [rows_json(rows)])
 
     def history(self, snapshots: Iterable[Snapshot]) -> None:
-        """Put ``snapshots`` in place of the chart's past; the last ten minutes of them count, one for each second."""
+        """Replace the chart's past with ``snapshots``: the last ten minutes of these, one for each second."""
         with self._lock:
             self._history.replace(snapshots)
             self._send_everything(None)
 
     def start_over(self, snapshots: Iterable[Snapshot], on_action: Action | None) -> None:
-        """Show another world from now on: nothing of the one before stays. `snapshots` are its past."""
+        """Show another world from now on, and drop all of the previous one. `snapshots` are the new world's past."""
         with self._lock:
             self.on_action = on_action
             self._kept, self._curves, self._stale = KeptOutput(), Curves(), True
@@ -187,18 +187,18 @@ class Dashboard(anywidget.AnyWidget):
         self.send({"do": "output", "number": self._number}, [_list(batch)])
 
     def _send_everything(self, page: str | None) -> None:
-        """To one ``page``, or to all: what a page cannot know that was not there from the start."""
+        """Send history, output and curves to one ``page``, or to all pages if None: pages opened late lack them."""
         history = json.dumps(self._history.columns(), separators=(",", ":")).encode()
         head = {"do": "all", "page": page, "number": self._number, "now": time.time(), "acts": bool(self.on_action)}
         self.send(head, [history, _list(self._kept.everything()), self._curves.everything()])
 
     def _asked(self, content: dict[str, Any]) -> None:
-        """A message of the front end, over whichever channel it came."""
+        """Handle a message of the front end, from either channel."""
         if content.get("ask") == "all":
             with self._lock:
                 self._send_everything(content.get("page"))
         elif content.get("ask") in VERBS:
-            # In a thread of its own: breaking takes a second, and the control channel also carries the stop button.
+            # In a thread of its own: an abort takes a second, and the control channel also carries the stop button.
             threading.Thread(target=self._act, args=(content,), name="allranks-action", daemon=True).start()
 
     def _act(self, content: dict[str, Any]) -> None:
@@ -213,8 +213,8 @@ class Dashboard(anywidget.AnyWidget):
         self.send({**answer, "text": said or "", "failed": failed})
 
     def refresh(self) -> None:
-        """Bring the tables that the notebook saves up to date. `show` does so every ten seconds; call it when a cell
-        has ended, so that what is saved is its end."""
+        """Update the tables that the notebook saves. `show` does so every ten seconds; call it when a cell has ended,
+        so that the saved tables show the end of the cell."""
         with self._lock:
             self._refreshed = time.monotonic()
             if (self.snapshot is not self._saved or self._stale) and self.snapshot and self._display_ids:
@@ -223,8 +223,11 @@ class Dashboard(anywidget.AnyWidget):
                     self._publish_tables(display_id, update=True)
 
     def _ipython_display_(self) -> None:
-        """Two outputs: the pictures, and tables that they hide. A notebook opened again without its kernel shows an
-        error in place of a widget, even if the same output has HTML (jupyterlab_widgets 3.0, in trusted notebooks)."""
+        """Show two outputs: the pictures, and tables that they hide.
+
+        A notebook opened again without its kernel shows an error in place of a widget, even if the same output has HTML
+        (jupyterlab_widgets 3.0, in trusted notebooks).
+        """
         view, plain = _widget_view(super()._repr_mimebundle_())
         if view is None or getattr(_shell(), "kernel", None) is None:
             print(repr(self))
@@ -252,7 +255,7 @@ class Dashboard(anywidget.AnyWidget):
 
     @property
     def _only_log(self) -> bool:
-        """Whether there is nothing to say of the ranks: the log alone is asked for, and the world is in order."""
+        """Whether to leave out the ranks: only the log was requested, and the world is whole."""
         return list(self.views) == ["log"] and self.snapshot is not None and self.snapshot.state == "whole"
 
     def __repr__(self) -> str:
@@ -269,7 +272,7 @@ class Dashboard(anywidget.AnyWidget):
 
 
 def _widget_view(bundle: Any) -> tuple[dict[str, Any] | None, str]:
-    """The part of anywidget's bundle that is the widget, and a line of text to stand for it."""
+    """Return the widget's part of anywidget's bundle, None if there is none, and a line of text in its place."""
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     if data is None:
         return None, ""
@@ -277,7 +280,7 @@ def _widget_view(bundle: Any) -> tuple[dict[str, Any] | None, str]:
 
 
 def _shell() -> Any:
-    """The IPython shell this runs in, None if there is none."""
+    """Return the IPython shell of this process, None if there is none."""
     try:
         from IPython.core.getipython import get_ipython
     except ImportError:
@@ -286,7 +289,7 @@ def _shell() -> Any:
 
 
 def _changed(before: Snapshot, after: Snapshot) -> bool:
-    """Whether there is more to draw than that time went on. A wait that begins again is a change."""
+    """Whether anything but elapsed time changed. A rank whose time in its state began again counts as changed."""
     if before.ranks != after.ranks:
         if len(before.ranks) != len(after.ranks):
             return True
@@ -304,14 +307,14 @@ def _list(batch: list[bytes]) -> bytes:
 
 
 def _listen() -> None:
-    """Take our messages from the control channel of the kernel, if this is one."""
+    """Receive our messages on the control channel of the kernel, if this process is a kernel."""
     handlers = getattr(getattr(_shell(), "kernel", None), "control_handlers", None)
     if handlers is not None:
         handlers[MESSAGE_TYPE] = _heard
 
 
 def _heard(_stream: Any, _ident: Any, message: dict[str, Any]) -> None:
-    """A message on the control channel: for the dashboard it names, if that is still there."""
+    """Pass a message on the control channel to the dashboard that it names, if that still exists."""
     content = message["content"]
     dashboard = _open.get(content.get("key"))
     if dashboard is not None:

@@ -1,8 +1,8 @@
-"""Snapshots and output as JSON lines: what a dashboard is sent, and what it can be shown again without a cluster.
+"""Snapshots, output and logged values as JSON lines: recordings, which a dashboard can replay without a cluster.
 
-A recording is a text file, gzipped if its name ends in ``.gz``. Each line is an object with ``at``, Unix time in
-seconds, and ``frame``, a Snapshot, ``output``, items as `Dashboard.output` takes them, or ``logged``, rows as
-`Dashboard.logged` takes them. Fields that have their default are left out; fields of newer versions are passed over.
+A recording is a text file, gzipped if its name ends in ``.gz``. Each line is an object with ``at`` (Unix time in
+seconds) and one of ``frame`` (a Snapshot), ``output`` (items for `Dashboard.output`) and ``logged`` (rows for
+`Dashboard.logged`). Fields that have their default are left out; fields of newer versions are ignored.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Json = dict[str, Any]
 """A JSON object."""
 
 OLD_NAMES = {"epoch": "generation", "seq": "number"}
-"""Of fields that recordings of 0.1 have, as they are called now."""
+"""Maps the name of a field in recordings of version 0.1 to its present name."""
 _NO_DEFAULT = object()
 
 
 def to_dict(value: Any) -> Any:
-    """A dataclass of the vocabulary, nested ones included, as JSON without the fields that have their default."""
+    """Return a (nested) dataclass of `plan` or `views` as JSON, without the fields that have their default."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, tuple):
@@ -53,7 +53,7 @@ def to_dict(value: Any) -> Any:
 
 
 def from_dict(kind: Any, plain: Any) -> Any:
-    """The opposite of `to_dict`: ``plain`` as a ``kind``, which may be a dataclass or the annotation of a field."""
+    """Return ``plain`` as a ``kind``, a dataclass or the annotation of a field; the opposite of `to_dict`."""
     origin = typing.get_origin(kind)
     if origin is types.UnionType or origin is typing.Union:
         return None if plain is None else from_dict(typing.get_args(kind)[0], plain)
@@ -74,9 +74,9 @@ def to_json(snapshot: Snapshot) -> str:
 
 
 def from_json(text: str | bytes) -> Snapshot:
-    """The Snapshot that `to_json` wrote, also if a newer version did.
+    """Return the Snapshot that `to_json` wrote, possibly in a newer version.
 
-    Raises ValueError where it is no JSON, and TypeError where a field is missing.
+    Raises ValueError if the text is not JSON, and TypeError if a field is missing.
     """
     snapshot: Snapshot = from_dict(Snapshot, json.loads(text))
     return snapshot
@@ -98,28 +98,31 @@ def _annotations(kind: Any) -> dict[str, Any]:
 
 
 class Recorder:
-    """Writes what a dashboard is shown, to be replayed later; closed, by `close` or a ``with``, it hears no more."""
+    """Writes to a file what a dashboard would show, for a later replay.
+
+    After `close`, or the end of a ``with``, further calls are ignored.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._file = _open(self.path, "wt")
-        self._lock = threading.Lock()  # it may be fed by one thread and closed by another
+        self._lock = threading.Lock()  # one thread may feed it and another close it
 
     def show(self, snapshot: Snapshot) -> None:
         self._write({"at": snapshot.at, "frame": to_dict(snapshot)})
 
     def flush(self) -> None:
-        """Everything is written as it comes; for whoever feeds a recorder in a dashboard's place."""
+        """Do nothing, since nothing is held back; callers can use a recorder in place of a dashboard."""
 
     def refresh(self) -> None:
-        """As `flush`: a recording has no tables."""
+        """Do nothing, since a recording has no tables."""
 
     def output(self, items: Sequence[Json], at: float | None = None) -> None:
-        """``at`` is Unix time in seconds, now if not given."""
+        """Record output of ranks; ``at`` is Unix time in seconds, now if not given."""
         self._write({"at": time.time() if at is None else at, "output": list(items)})
 
     def logged(self, rows: Sequence[LoggedRow], at: float | None = None) -> None:
-        """``at`` is Unix time in seconds, now if not given."""
+        """Record logged values; ``at`` is Unix time in seconds, now if not given."""
         self._write({"at": time.time() if at is None else at, "logged": json.loads(rows_json(rows))})
 
     def close(self) -> None:
@@ -149,7 +152,7 @@ class Recorded(NamedTuple):
 
 
 def read(path: str | Path) -> Iterator[Recorded]:
-    """The lines of a recording, in their order."""
+    """Yield the lines of a recording, in order."""
     with _open(Path(path), "rt") as file:
         for line in file:
             entry = json.loads(line)
@@ -165,7 +168,7 @@ def _open(path: Path, mode: str) -> IO[str]:
 
 
 class Replay:
-    """A recording being shown in a dashboard by a thread of its own."""
+    """A recording that a thread of its own shows in a dashboard."""
 
     def __init__(self, path: str | Path, dashboard: Dashboard, speed: float = 1.0) -> None:
         if speed <= 0:
@@ -182,12 +185,12 @@ class Replay:
         return f"<Replay of {self._path.name}, {seconds:.3g} s: {'shown' if self._thread.is_alive() else 'over'}>"
 
     def stop(self) -> None:
-        """Go no further; what is shown stays."""
+        """Stop the replay; the dashboard keeps what it shows."""
         self._stopped.set()
         self._thread.join()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most ``timeout`` seconds; whether it was reached."""
+        """Wait at most ``timeout`` seconds for the end; return whether it was reached."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -210,5 +213,5 @@ class Replay:
 
 
 def replay(path: str | Path, dashboard: Dashboard, speed: float = 1.0) -> Replay:
-    """Show a recording in ``dashboard``, ``speed`` times as fast as it was; returns at once."""
+    """Show a recording in ``dashboard``, ``speed`` times as fast as it was recorded; returns at once."""
     return Replay(path, dashboard, speed)

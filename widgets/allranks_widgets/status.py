@@ -1,4 +1,4 @@
-"""The status table: who is in the world and what each rank is doing, as text and as HTML."""
+"""The status table: the ranks of the world and what each of them is doing, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .table import html_table, text_table
 HEADINGS = ("rank", "host", "pid", "state", "memory", "MLX active / peak")
 UNKNOWN = "–"
 WAITS_AFTER = 2.0
-"""Seconds in a collective after which a rank is said to be blocked in it: each takes some time."""
+"""Seconds in a collective after which a rank is shown as blocked in it: every collective takes some time."""
 STATE_WIDTH = 60
-"""Characters of a state in the text table: a line of source may be long."""
+"""Most characters of a cell in the text table: a state may contain a long line of source."""
 
 
 def human_bytes(n: float) -> str:
@@ -29,14 +29,14 @@ def human_bytes(n: float) -> str:
 
 
 def status_text(snapshot: Snapshot) -> str:
-    """A head line, a table with a line for each rank, and the notes."""
+    """Return a heading, a table with a line for each rank, and the notes."""
     table = text_table(HEADINGS, [_shortened(_row(view)) for view in _in_order(snapshot)])
     notes = [printable(note) for note in snapshot.notes]
     return "\n".join([_head(snapshot), *([table] if snapshot.ranks else []), *notes])
 
 
 def status_html(snapshot: Snapshot) -> str:
-    """The same as a table. No script and no stylesheet: it must read well in an untrusted notebook, light or dark."""
+    """Return the same as HTML, without script or stylesheet, since untrusted notebooks must show it, light or dark."""
     parts = [f'<div style="font-weight:bold;padding:2px 0">{escape(_head(snapshot))}</div>']
     if snapshot.ranks:
         views = list(_in_order(snapshot))
@@ -81,5 +81,5 @@ def _memory(n: int | None) -> str:
 
 
 def printable(text: str) -> str:
-    """On one line and without control characters: causes and source lines come from the ranks."""
+    """Replace line breaks and control characters with spaces, since causes and source lines come from the ranks."""
     return "".join(char if char.isprintable() else " " for char in text)

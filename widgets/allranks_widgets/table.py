@@ -1,4 +1,4 @@
-"""A table as text and as HTML without script, stylesheet or SVG, which an untrusted notebook loses."""
+"""A table as text and as HTML without script, stylesheet or SVG, which an untrusted notebook removes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CELL = (
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell."""
+    """Return a table as text, with columns as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (headings, *rows))
 
@@ -20,7 +20,7 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def html_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Container[int] = (), pale: Container[int] = ()
 ) -> str:
-    """Cells are text: what they hold is escaped. `bold` and `pale` have the numbers of rows that stand out or back."""
+    """Return a table as HTML; cells are text, and are escaped. `bold` and `pale` are numbers of rows in that style."""
     body = "".join(_row("td", row, number in bold, number in pale) for number, row in enumerate(rows))
     return (
         f'<table style="border-collapse:collapse;border:none;margin:6px"><thead>{_row("th", headings)}</thead>'

@@ -1,4 +1,4 @@
-"""What is wrong with hosts before ranks are started on them: facts in, findings out. Asking is not done here."""
+"""Diagnose hosts before ranks are started on them: facts in, findings out. The caller collects the facts."""
 
 from .checks import CHECKS, examine
 from .facts import COMMANDS, Asked, HostFacts, facts_of

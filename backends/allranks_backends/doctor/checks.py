@@ -1,4 +1,4 @@
-"""All checks, in the order in which a world needs what they look at."""
+"""All checks, in the order in which starting a world depends on what they check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _macs_among(hosts: Sequence[HostFacts], _: Asked) -> bool:
 
 
 def _tried(hosts: Sequence[HostFacts], _: Asked) -> bool:
-    """Whether hosts have tried to reach each other, which only ranks that have started do."""
+    """Whether hosts have tried to reach each other. They do so only once ranks have started."""
     return any(host.reaches for host in hosts)
 
 
@@ -70,7 +70,10 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
 def examine(hosts: Sequence[HostFacts], asked: Asked) -> tuple[list[Finding], list[str]]:
-    """What is wrong, the worst first, and what was looked at. Of a host that cannot be asked, only that is said."""
+    """Return the findings, errors first, and the descriptions of the checks that were run.
+
+    A host with `HostFacts.trouble` was not reached: its only finding is the one about ssh.
+    """
     findings = list(ssh.logs_in(hosts, asked))
     reached = [host for host in hosts if not host.trouble]
     looked_at = [CHECKS[0].looks_at] if CHECKS[0].applies(hosts, asked) else []

@@ -1,4 +1,4 @@
-"""What the doctor asks a host, and what it makes of the answers."""
+"""The commands that the doctor runs on a host, and the facts parsed from their output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "power": _MAC + "pmset -g",
     **{f"mac {name}": _MAC + command for name, command in ports.COMMANDS.items()},
 }
-"""Lines of sh. What stands in braces is filled in, quoted, by whoever asks."""
+"""Shell command by name. The caller replaces the ``{placeholders}`` with quoted values."""
 
 
 @dataclass(frozen=True)
@@ -41,49 +41,49 @@ class Asked:
     """What the user is about to start."""
 
     backend: str = "auto"
-    """The name of one, or ``auto``."""
+    """Name of the backend, or ``auto``."""
     python: str = "python3"
     python_named: bool = False
-    """Whether the user named it, for all hosts."""
+    """Whether the user named `python`, which then holds for all hosts."""
     cwd: str = ""
-    """The working folder, where one was named."""
+    """The working folder of the ranks; empty if the user named none."""
     ranks_per_host: int = 1
     memory: int | None = None
-    """Bytes that each rank will need, for a model to be loaded."""
+    """Bytes that each rank will need, for example to load a model; None if the user did not say."""
     ranks: tuple[Host, ...] = ()
-    """The host of each rank, with what a hostfile says of it."""
+    """The host of each rank, including its settings from a hostfile."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """What the notebook runs: ``python`` and the packages that must be equal everywhere."""
+    """Versions in the notebook: of ``python`` and of the packages that must be the same on every host."""
     mpirun: str = ""
-    """The notebook's, which starts all ranks; empty where there is none."""
+    """Path of the notebook's mpirun, which starts all ranks; empty if there is none."""
     mpirun_fails: str = ""
-    """What it said when it could not start one process."""
+    """The error message of mpirun if it could not start one process, else empty."""
     prted: str = ""
-    """The daemon that it starts on other hosts."""
+    """Path of the daemon that mpirun starts on other hosts."""
     open_mpi: str = ""
-    """Its version."""
+    """Version of the notebook's Open MPI; empty if mpirun is not Open MPI's."""
     mca: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Open MPI in the notebook's environment, which mpirun gives to all ranks, without ``OMPI_MCA_``."""
+    """Open MPI settings in the notebook's environment, named without ``OMPI_MCA_``; mpirun passes them to all ranks."""
 
     def python_of(self, host: str) -> str:
-        """The interpreter that was named for this host, or is everybody's."""
+        """Return the interpreter named for this host, or else the one for all hosts."""
         return next((each.python for each in self.ranks if each.name == host and each.python), self.python)
 
     def folder_of(self, host: str) -> str:
-        """The working folder that was named for this host, or for all; empty where none was."""
+        """Return the working folder named for this host, or else the one for all hosts; empty if none was named."""
         return next((each.cwd for each in self.ranks if each.name == host and each.cwd), self.cwd)
 
     def wants_environment(self, host: str) -> bool:
-        """Whether an environment that `setup` made on the host would be used: no interpreter was named for it."""
+        """Whether the host would use an environment made by `setup`: only if no interpreter was named for it."""
         return not self.python_named and not any(each.python for each in self.ranks if each.name == host)
 
     def other_python(self, python: Mapping[str, Any]) -> bool:
-        """Whether its minor version is another than the notebook's."""
+        """Whether the minor version of `python` (the output of `probe.py`) differs from the notebook's."""
         here = self.versions.get("python", "")
         return bool(here) and str(python["python"]).split(".")[:2] != here.split(".")[:2]
 
     def differing(self, python: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """The packages whose versions differ, with the version here and there; `python` is what `probe.py` tells."""
+        """Map each package that differs to its versions here and there; `python` is the output of `probe.py`."""
         there = {name: str(python["packages"].get(name, "")) for name in self.versions}
         return {
             name: (mine, there[name])
@@ -92,11 +92,11 @@ class Asked:
         }
 
     def fits(self, python: Mapping[str, Any] | None) -> bool:
-        """Whether ranks can run under it; None where there is none."""
+        """Whether ranks can run under this Python (the output of `probe.py`); False for None, a host without one."""
         return python is not None and not self.other_python(python) and not self.differing(python)
 
     def needs(self, what: str) -> bool:
-        """Whether the backend that is asked for needs this (see ``Backend.needs``)."""
+        """Whether the requested backend needs ``what`` (see ``Backend.needs``)."""
         return self.backend in BACKENDS and BACKENDS[self.backend].needs == what
 
     @property
@@ -107,62 +107,65 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reach:
-    """How a host fared when it connected to another one's TCP port."""
+    """The result of connecting from one host to a TCP port of another."""
 
     address: str
     error: str = ""
-    """Empty where it worked, else the name of the errno, or a clause."""
+    """Empty if the connection succeeded, else the name of the errno or a clause."""
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """All that is known of one host. What could not be asked is empty, None or 0."""
+    """All facts about one host. A fact that could not be obtained is empty, None or 0."""
 
     name: str
     local: bool = True
     trouble: str = ""
-    """Why it could not be asked at all, and what to do."""
+    """Why no command could be run on the host, and what to do."""
     said: tuple[str, ...] = ()
-    """What ssh said."""
+    """The lines that ssh printed."""
     known_hosts: str = ""
-    """The file in which ssh keeps its key."""
+    """The file in which ssh stores the host's key."""
     has_agent: bool = True
     addresses: tuple[str, ...] = ()
-    """Where the others will reach it."""
+    """The addresses at which the other hosts will reach it."""
     system: str = ""
     release: str = ""
-    """Of macOS its version, else of the kernel."""
+    """The version of macOS, or the release of the Linux kernel."""
     skew: float = 0.0
-    """Seconds its clock is ahead of the notebook's, beyond what asking took."""
+    """Seconds by which the host's clock is ahead of the notebook's (negative: behind).
+
+    A difference that the duration of the request explains does not count.
+    """
     python: Mapping[str, Any] | None = None
-    """What `probe.py` tells; None where it did not run."""
+    """The output of `probe.py`; None if it did not run."""
     python_said: str = ""
     login_python: str = ""
     interfaces: tuple[Interface, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     open_files: int | None = None
     disk: tuple[str, int] | None = None
-    """Folder for temporary files, and bytes free there."""
+    """Mount point of the disk for temporary files, and the bytes free on it."""
     home: tuple[str, int] | None = None
-    """The disk with the home folder, and bytes free there."""
+    """Mount point of the disk with the home folder, and the bytes free on it."""
     no_folder: str = ""
-    """Why ranks cannot work in the folder that was named; empty where they can."""
+    """Why ranks cannot work in the folder that the user named; empty if they can."""
     memory: tuple[int, int] | None = None
-    """Bytes it has, bytes available to new programs."""
+    """Bytes in total, and bytes available to new programs."""
     open_mpi: str = ""
-    """Version of the daemon that the notebook's mpirun starts; empty where it is not there."""
+    """Version of the daemon that the notebook's mpirun starts there; empty if it is missing."""
     not_in_place: str = ""
-    """Why a rank there could not abort collectives of the backend in place, as a clause; empty where it could."""
+    """Why a rank there could not abort collectives of the backend in place, as a clause; empty if it could."""
     not_in_place_fix: str = ""
-    """What to do about that, where it is known."""
+    """The fix for `not_in_place`; empty if none is known."""
     gpus: tuple[str, ...] = ()
     """As ``nvidia-smi -L`` lists them."""
     sleeps: str = ""
-    """The line of ``pmset -g`` that lets it sleep."""
+    """The line of ``pmset -g`` by which the Mac goes to sleep; empty if it does not."""
     mac: Mac | None = None
-    """Its Thunderbolt ports and what is plugged in; None where it is no Mac, or does not say."""
+    """Thunderbolt ports and what is plugged into them; None if the host is no Mac or its output is not understood."""
     reaches: Mapping[str, Reach] = field(default_factory=dict)
-    """By the other host's name."""
+    """Result of connecting to each other host, by that host's name."""
 
     @property
     def is_mac(self) -> bool:
@@ -170,11 +173,15 @@ class HostFacts:
 
 
 Told = Callable[[str], str]
-"""What the command of that name wrote; empty where it failed."""
+"""Returns the output, or the error message, of the command with this name; empty if there is none."""
 
 
 def facts_of(name: str, local: bool, told: Told, complained: Told, between: tuple[float, float]) -> dict[str, Any]:
-    """The fields of `HostFacts` that the answers to `COMMANDS` hold. `complained` is what a command wrote to stderr."""
+    """Return the fields of `HostFacts` that can be parsed from the output of `COMMANDS`.
+
+    `told` returns the output of a command, and `complained` the error message of a command that failed. `between` are
+    the times, in seconds, at which the host was asked and at which it answered.
+    """
     system = told("system").split()
     in_place = _json(told("in place")) or {}
     return {
@@ -210,13 +217,13 @@ def _mac(name: str, told: Told) -> Mac | None:
 
 
 def version_in(text: str) -> str:
-    """``5.0.11`` of ``mpirun (Open MPI) 5.0.11``."""
+    """Return ``5.0.11`` for ``mpirun (Open MPI) 5.0.11``; empty if `text` has no version."""
     found = re.search(r"\d+\.\d+\.\d+\S*", text)
     return found[0] if found else ""
 
 
 def _skew(told: str, between: tuple[float, float]) -> float:
-    """0 if the host's time lies between the asking and the answer; ``date`` tells whole seconds."""
+    """Return 0 if the host's time lies between request and answer; ``date`` prints whole seconds."""
     there = _number(told)
     if there is None:
         return 0.0
@@ -255,6 +262,9 @@ def _memory(text: str) -> tuple[int, int] | None:
 
 
 def _sleeps(text: str) -> str:
-    """`` sleep 10 (sleep prevented by ...)`` counts: what prevents it now may end."""
+    """Return the line of ``pmset -g`` by which the Mac sleeps, else an empty string.
+
+    ``sleep 10 (sleep prevented by ...)`` counts, since whatever prevents sleep now may end.
+    """
     found = re.search(r"^\s*(sleep\s+[1-9]\d*.*)$", text, re.MULTILINE)
     return found[1].strip() if found else ""

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Checks and the findings that they return."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Literal
 from .facts import Asked, HostFacts
 
 Severity = Literal["error", "warning", "note"]
-"""An ``error`` keeps a world from running as asked, a ``warning`` is likely to bite, a ``note`` costs speed at most."""
+"""An ``error`` prevents the requested world, a ``warning`` is a likely problem, a ``note`` costs speed at most."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem of one host or of several."""
 
     severity: Severity
     host: str
     what: str
-    """A sentence."""
+    """The problem, as a sentence."""
     evidence: str = ""
-    """What was seen: a line of output, a figure."""
+    """The line of output or the figure that shows the problem."""
     fix: str = ""
-    """The command that fixes it, or in words what to do where no command can."""
+    """The command that fixes the problem, or instructions in words if no command can."""
     at: str = ""
-    """Where `fix` is to be run: hosts' names, ``here`` for the notebook's machine, empty for words."""
+    """Where to run `fix`: names of hosts, ``here`` for the notebook's machine, empty if `fix` is not a command to run
+    on a host."""
     source: str = ""
-    """Where it was met: an issue of mlx's unless another project is named."""
+    """Where the problem was reported: an issue of mlx, unless another project is named."""
     later: bool = False
-    """Whether an error shows only once the ranks work: a start does not meet it."""
+    """Whether the error shows only when the ranks do their work, so that a successful start does not disprove it."""
 
 
 def sentence_and_fix(said: str) -> tuple[str, str]:
-    """A complaint as ``what`` and ``fix`` of a finding: its first sentence, and the rest."""
+    """Split an error message into ``what`` and ``fix`` of a finding: its first sentence, and the rest."""
     what, _, fix = said.partition(". ")
     return f"{what.rstrip('.')}.", fix
 
@@ -43,7 +44,7 @@ Rule = Callable[[Sequence[HostFacts], Asked], Iterable[Finding]]
 
 @dataclass(frozen=True)
 class Check:
-    """A rule and what it looks at, in the words of ``checked: ...``."""
+    """A rule, when it applies, and what it checks (in the wording of ``checked: ...``)."""
 
     looks_at: str
     rule: Rule

@@ -1,4 +1,4 @@
-"""What keeps MLX from the GPUs."""
+"""Check what keeps MLX from using the GPUs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gpus(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
             what = f"nccl takes one rank per GPU: {there} for {asked.ranks_per_host} ranks."
             yield Finding("error", host.name, what, host.gpus[0], f"--ranks-per-host {chosen}")
         if "error" in host.python["mlx"]:
-            continue  # MLX cannot be imported, whatever it was built with: `mlx_imports` says so
+            continue  # MLX cannot be imported, so its build is unknown: `mlx_imports` reports this
         if not host.python["mlx"].get("cuda"):
             install = f'{shlex.quote(host.python["executable"])} -m pip install "mlx[cuda12]"'
             what = "It has GPUs, but its MLX is built without CUDA."
@@ -44,7 +44,8 @@ def gpus(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
 
 
 def _seen(visible: str, there: int) -> int:
-    """How many of the GPUs that are there CUDA_VISIBLE_DEVICES leaves: CUDA stops at the first it does not know."""
+    """Return how many of the host's GPUs CUDA_VISIBLE_DEVICES shows: CUDA stops at the first entry that it does not
+    know."""
     known = [
         (each.isdecimal() and int(each) < there) or each.startswith(("GPU-", "MIG-"))
         for each in map(str.strip, visible.split(","))
@@ -53,7 +54,7 @@ def _seen(visible: str, there: int) -> int:
 
 
 def mixed(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
-    """A ring over Metal and CUDA hangs."""
+    """Report Macs and CUDA hosts in one world: a ring over Metal and CUDA hangs."""
     macs = [host.name for host in hosts if host.is_mac]
     cuda = [host.name for host in hosts if host.gpus]
     if macs and cuda:

@@ -1,4 +1,4 @@
-"""Where blocked collectives could not be aborted, nor the world be re-formed, in the same processes."""
+"""Check on which hosts blocked collectives could not be aborted, nor the world re-formed, in the same processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ ULFM_SINCE = 5
 
 
 def applies(_: Sequence[HostFacts], asked: Asked) -> bool:
-    """Whether the backend that is asked for has collectives that can be aborted on some hosts only."""
+    """Whether the requested backend can abort collectives on some hosts only."""
     return asked.backend in BACKENDS and BACKENDS[asked.backend].reform == "if abortable"
 
 
 def in_place(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """One finding: what one rank cannot abort, none of them does. An mpirun that is missing or fails is another one."""
+    """Yield at most one finding: if one rank cannot abort a collective, no rank aborts it.
+
+    Nothing is reported if mpirun is missing or fails, since `mpi.open_mpi` reports that.
+    """
     if asked.by_mpirun and (not asked.mpirun or asked.mpirun_fails):
         return
     said = list(_of_mpirun(asked)) if asked.by_mpirun else []
@@ -46,6 +49,6 @@ def _of_mpirun(asked: Asked) -> Iterator[tuple[str, str, str]]:
         why = f"OMPI_MCA_mpi_ft_enable={asked.mca['mpi_ft_enable']} is set"
         yield "localhost", why, "unset OMPI_MCA_mpi_ft_enable, and start the notebook again"
     pml = asked.mca.get("pml", "ob1")
-    if ("ob1" in pml.removeprefix("^").split(",")) == pml.startswith("^"):  # "^" leaves the listed ones out
+    if ("ob1" in pml.removeprefix("^").split(",")) == pml.startswith("^"):  # "^" excludes the listed components
         why = f"OMPI_MCA_pml={pml} is set, and Open MPI's fault tolerance is in ob1 alone"
         yield "localhost", why, "unset OMPI_MCA_pml, and start the notebook again"

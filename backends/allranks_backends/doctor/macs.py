@@ -1,4 +1,4 @@
-"""Macs: versions, sleep, Thunderbolt and RDMA."""
+"""Checks on Macs: versions, sleep, Thunderbolt and RDMA."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def systems(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
 
 
 def thunderbolt(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """What discovery has to say of the ports and cables. It keeps JACCL from running, and slows a ring at most."""
+    """Report discovery's notes on ports and cables. They can keep JACCL from running; they slow a ring at most."""
     macs = [host.mac for host in hosts if host.mac is not None and host.mac.ports]
     joined = cables.find_cables(macs)
     layout = cables.layout_of(macs)

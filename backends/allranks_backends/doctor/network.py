@@ -1,4 +1,4 @@
-"""Names, ports and interfaces between hosts."""
+"""Checks on host names, TCP ports and network interfaces."""
 
 from __future__ import annotations
 
@@ -56,11 +56,12 @@ def _differently(hosts: Sequence[HostFacts], name: str, seen: Mapping[str, tuple
 
 
 def _entry(host: HostFacts, name: str, addresses: Sequence[str]) -> tuple[str, str]:
-    """The command that gives `name` these addresses in /etc/hosts, which may be a mount: written in place.
+    """Return the command that gives `name` these addresses in /etc/hosts, and the host to run it on.
 
-    Other names on its lines stay: many a system has ``127.0.0.1 localhost host1``.
+    The command writes the file in place, since it may be a mount. Other names on the same line stay: many systems have
+    ``127.0.0.1 localhost host1``.
     """
-    if not addresses or not re.fullmatch(r"[\w.-]+", name):  # a host may call itself anything
+    if not addresses or not re.fullmatch(r"[\w.-]+", name):  # a host name may contain any character
         return f"give {name} its address in /etc/hosts", ""
     bare = name.replace(".", r"\.")
     without = shlex.quote(rf"/^#/!s/[[:space:]]+{bare}([[:space:]]|$)/\1/g; /^[^#[:space:]]+[[:space:]]*$/d")
@@ -135,7 +136,7 @@ def interfaces(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
 
 
 def _doubled(host: HostFacts) -> Iterator[Finding]:
-    """Two addresses of one network on two interfaces: answers leave by the wrong one."""
+    """Report two interfaces with addresses in one network: replies leave through the wrong interface."""
     seen: dict[IPv4Network, tuple[str, IPv4Interface]] = {}
     for interface in host.interfaces:
         for address in interface.addresses:

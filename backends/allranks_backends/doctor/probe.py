@@ -1,6 +1,7 @@
-"""Runs on a host under the Python that is to run ranks, whatever its version; nothing need be installed.
+"""Runs on a host under the Python that is to run ranks, whatever its version; no package needs to be installed.
 
-``probe NAME...`` tells, as one line of JSON, versions, libraries and what each host's name resolves to there.
+``probe NAME...`` prints, as one line of JSON, versions, libraries and the addresses to which each host name resolves
+there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory and disk."""
+"""Checks on memory, disk space and working folders."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .facts import Asked, HostFacts
 from .finding import Finding
 
 LEAST = 8 << 20
-"""Bytes without which a host process refuses to start ranks."""
+"""Bytes of free disk space below which a host process refuses to start ranks."""
 ROOM = 64 << 20
-"""Bytes for the folders and logs of a host's ranks, and for the checkpoints of a restart."""
+"""Bytes of disk space for the folders and logs of a host's ranks, and for the checkpoints of a restart."""
 FOR_ENVIRONMENT = 2 << 30
-"""Bytes that an environment takes that `setup` makes, with what is unpacked meanwhile."""
+"""Bytes that an environment made by `setup` takes, including files unpacked during installation."""
 
 
 def memory(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def folders(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
 
 
 def home(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """Room for the environment that `setup` would make, where the host has no Python that fits."""
+    """Check the disk space for the environment that `setup` would make on a host without a suitable Python."""
     for host in hosts:
         wanting = asked.wants_environment(host.name) and not asked.fits(host.python)
         if host.home is not None and host.home[1] < FOR_ENVIRONMENT and wanting:

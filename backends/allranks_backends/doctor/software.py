@@ -1,4 +1,4 @@
-"""Python, packages, settings and clocks."""
+"""Checks on Python, packages, settings and clocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .facts import Asked, HostFacts
 from .finding import Finding
 
 CLOCKS_APART = 2.0
-"""Seconds. Nothing of allranks compares the hosts' clocks, but logs, files and certificates do."""
+"""Tolerated clock difference, in seconds. allranks does not depend on the hosts' clocks; logs, files and
+certificates do."""
 
 
 def same_versions(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
@@ -32,12 +33,12 @@ def same_versions(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]
                 str(host.python["executable"]),
                 *((set_up, "here") if asked.wants_environment(host.name) else (other, "")),
             )
-            continue  # the packages are those of the wrong Python
+            continue  # its packages belong to the wrong Python
         yield from _packages(host, asked, set_up)
 
 
 def _setup(hosts: Sequence[HostFacts], asked: Asked) -> str:
-    """The one command that makes an environment on all hosts that want one."""
+    """Return the one command that makes an environment on all hosts that need one."""
     wanting = [
         host.name
         for host in hosts
@@ -47,7 +48,7 @@ def _setup(hosts: Sequence[HostFacts], asked: Asked) -> str:
 
 
 _NOT_FOUND = ("not found", "No such file")
-"""What shells say of a program that is missing."""
+"""Parts of the messages that shells print for a missing program."""
 
 
 def _no_python(host: HostFacts, asked: Asked, set_up: str) -> Finding:
@@ -62,7 +63,7 @@ def _no_python(host: HostFacts, asked: Asked, set_up: str) -> Finding:
             "take PYTHONHOME out of its start-up files",
         )
     name_it = "name the Python that has allranks with --python"
-    named_path = "/" in python and not asked.wants_environment(host.name)  # which no shell looks for on PATH
+    named_path = "/" in python and not asked.wants_environment(host.name)  # a path is not looked up on PATH
     if host.login_python and not named_path:
         return Finding(
             "error",
@@ -104,7 +105,7 @@ def _packages(host: HostFacts, asked: Asked, set_up: str) -> Iterator[Finding]:
 
 
 def mlx_imports(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
-    """Whether MLX can be imported where it is installed; where it is not, `same_versions` says so."""
+    """Check that MLX can be imported where it is installed. `same_versions` reports hosts without MLX."""
     for host in hosts:
         if host.python is None or not host.python["packages"].get("mlx"):
             continue

@@ -1,4 +1,4 @@
-"""Whether the notebook can log in."""
+"""Check whether the notebook can log in to the hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the RDMA devices of a hostfile are the two ends of cables, in the same order at both."""
+"""Check that the RDMA devices listed in a hostfile are the two ends of cables, in the same order at both ends."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .facts import Asked, HostFacts
 from .finding import Finding, sentence_and_fix
 
 PORT = 20_000
-"""Any: nothing listens on it."""
+"""A placeholder port, since the plan is only checked: nothing listens on it."""
 End = tuple[int, str]
 """Index of a Mac, and the RDMA device of one of its ports."""
 Ends = Mapping[End, End]
-"""What is at the other end of the cable in a device's port."""
+"""Maps each device to the device at the other end of its cable."""
 
 
 def planned(_hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """What the backend itself refuses of the devices that are listed: the plan is the one that `up` would make."""
+    """Report why the backend refuses the listed devices, by making the plan that `up` would make."""
     backend, of_host = get_backend(asked.backend), Counter[str]()
     placements = []
     for rank, host in enumerate(asked.ranks):
@@ -43,7 +43,7 @@ def planned(_hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
 
 
 def wires(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """Each device of the hostfile against the ports and cables that the Macs report."""
+    """Compare each device of the hostfile with the ports and cables that the Macs report."""
     macs = [host.mac for host in hosts if host.mac is not None and host.mac.ports]
     at = {mac.name: index for index, mac in enumerate(macs)}
     ends = _ends(find_cables(macs))
@@ -93,11 +93,11 @@ def _between(
             write,
             source="exo #2160" if at_other_place else "",
         )
-        return  # one that is out of order puts others there, too
+        return  # one device out of order displaces others, too
 
 
 def _idle(ranks: Sequence[Host]) -> Iterator[Finding]:
-    """Between all pairs MLX uses as many wires as between those that have the fewest (0.32.4)."""
+    """Note devices that stay unused: MLX uses as many between every pair as the pair with the fewest has (0.32.4)."""
     counts = {(rank, peer): len(_entry(ranks[rank], peer)) for rank, peer in combinations(range(len(ranks)), 2)}
     joined = {pair: count for pair, count in counts.items() if count}
     fewest = min(joined.values(), default=0)

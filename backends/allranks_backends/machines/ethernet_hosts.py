@@ -1,6 +1,6 @@
 """Hosts joined by Ethernet: addresses, interface speeds, GPUs and the NVLinks between them. Pure.
 
-For Linux; a Mac among them counts by its addresses.
+For Linux; of a Mac among the hosts, only its addresses are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "cpu": "sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1",
     "meminfo": "sed -n 's/^MemTotal: *//p' /proc/meminfo",
 }
-"""What a Linux host is asked, by name; none of it needs root."""
+"""Shell commands to run on a Linux host, by name; none needs root."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class InterfaceAddress:
     name: str
     address: IPv4Interface
     speed: float | None = None
-    """Of the interface, in bits a second; None where the driver does not say."""
+    """Speed of the interface, in bits a second; None if the driver does not report it."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """One host as it was found."""
+    """One host, as discovered."""
 
     name: str
     chip: str = ""
@@ -48,9 +48,9 @@ class Server:
     """Bytes."""
     interfaces: tuple[InterfaceAddress, ...] = ()
     gpus: tuple[str, ...] = ()
-    """What ``nvidia-smi -L`` calls each."""
+    """Name of each GPU, from ``nvidia-smi -L``."""
     gpu_links: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """``NV18`` for 18 NVLinks, else the way over PCIe: ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``."""
+    """``NV18`` for 18 NVLinks, else the path over PCIe: ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``."""
     mpirun: str = ""
     reached: str = ""
     """The address at which ssh reached it."""
@@ -61,7 +61,7 @@ class Server:
 
 
 def server_from(name: str, answers: Mapping[str, str]) -> Server:
-    """The host `name`, given what it answered to `COMMANDS`."""
+    """Return the host `name`, given its answers to `COMMANDS`."""
     reached, memory = answers.get("reached", "").split(), answers.get("meminfo", "").split()
     return Server(
         name,
@@ -76,15 +76,16 @@ def server_from(name: str, answers: Mapping[str, str]) -> Server:
 
 
 def server_of(mac: Mac) -> Server:
-    """A Mac, as far as Ethernet goes."""
+    """Return a Mac as a host on Ethernet, with the addresses of en0 and en1."""
     interfaces = tuple(InterfaceAddress(name, address) for name, address in mac.networks if name in ("en0", "en1"))
     return Server(mac.name, mac.chip, mac.memory, interfaces, reached=mac.address, system="Darwin")
 
 
 def common_network(servers: Sequence[Server]) -> IPv4Network | None:
-    """The fastest network that all are in, by its slowest interface; of equal ones the first host's first.
+    """Return the fastest network that all hosts are in, by its slowest interface; None if there is none.
 
-    A bridge of containers has the same network on every host, and the same address too: it joins no hosts.
+    Among equally fast networks, the first of the first host is taken. A network in which two hosts have the same
+    address does not count: it is a bridge of containers, which exists on every host and joins no hosts.
     """
     shared = []
     for each in servers[0].interfaces if servers else ():
@@ -96,7 +97,7 @@ def common_network(servers: Sequence[Server]) -> IPv4Network | None:
 
 
 def over_network(servers: Sequence[Server]) -> Proposal:
-    """NCCL with a rank for each GPU where every host has some, and otherwise a ring with a rank for each host."""
+    """Propose NCCL with a rank for each GPU if every host has GPUs, else a ring with a rank for each host."""
     network = common_network(servers)
     everyone = tuple(range(len(servers)))
     with_gpus = all(server.gpus for server in servers)
@@ -116,19 +117,22 @@ def over_network(servers: Sequence[Server]) -> Proposal:
 
 
 def notes(servers: Sequence[Server]) -> list[str]:
-    """What is wrong, or worth to know, one sentence each."""
+    """Return what is wrong or worth knowing about the hosts, one sentence each."""
     return [*_apart(servers), *_uneven(servers), *_mixed(servers), *_without_nvlink(servers)]
 
 
 def _interfaces(text: str, speeds: Mapping[str, float]) -> Iterator[InterfaceAddress]:
-    """Loopback, and the bridges of Docker and libvirt that every host has for itself, left out."""
+    """Parse the addresses, without loopback and the bridges that Docker and libvirt make on each host."""
     for found in re.finditer(r"^\d+: (\S+)\s+inet (\S+)", text, re.MULTILINE):
         if found[1] != "lo" and not found[1].startswith(("docker", "virbr", "br-")):
             yield InterfaceAddress(found[1], IPv4Interface(found[2]), speeds.get(found[1]))
 
 
 def _speeds(text: str) -> dict[str, float]:
-    """The kernel counts in Mbit/s, and says -1 or nothing where it does not know."""
+    """Return the speed of each interface in bits a second.
+
+    The kernel reports Mbit/s, and -1 or nothing if it does not know the speed.
+    """
     words = (line.split() for line in text.splitlines())
     return {each[0]: float(each[1]) * 1e6 for each in words if len(each) == 2 and each[1].isdigit()}
 

@@ -1,4 +1,4 @@
-"""What this machine can run, asked of mlx without joining any world."""
+"""What this machine can run, as reported by mlx without joining a world."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from allranks_backends.runtimes.mpi import find_mpirun, loads, mpi_library
 
 
 def this_platform(mpirun: str | None = None) -> Platform:
-    """This machine's ``Platform``, in about 0.2 s. ``mpirun`` is a path the user named, if any.
+    """Return this machine's ``Platform``, in about 0.2 s. ``mpirun`` is a path that the user named, if any.
 
-    MLX for CUDA starts the CUDA driver in this process: do not fork ranks from it afterwards. Raises BackendError where
+    MLX for CUDA starts the CUDA driver in this process: do not fork ranks from it afterwards. Raises BackendError if
     MLX cannot be imported.
     """
     try:
-        import mlx.core as mx  # here, so that planning for other machines needs no mlx
+        import mlx.core as mx  # imported here, so that planning for other machines needs no mlx
     except ImportError as error:
         raise BackendError(f"MLX cannot be imported: {error}. {import_advice(str(error))}".rstrip()) from error
 
@@ -26,7 +26,7 @@ def this_platform(mpirun: str | None = None) -> Platform:
         "ring": mx.distributed.is_available("ring"),
         "jaccl": jaccl,
         "jaccl-ring": jaccl,
-        # Not asked of mlx: it opens MLX_MPI_LIBNAME once, in this process, and remembers the answer for good.
+        # Not asked of mlx, which would open MLX_MPI_LIBNAME once in this process and cache the answer.
         "mpi": found is not None and loads(mpi_library(found)),
         "nccl": mx.distributed.is_available("nccl"),
     }
@@ -42,9 +42,9 @@ def this_platform(mpirun: str | None = None) -> Platform:
 
 
 def import_advice(error: str) -> str:
-    """What to do where importing MLX ends in that `error`; empty where nothing is known.
+    """Return advice for an import of MLX that failed with `error`; empty if there is none.
 
-    MLX for CUDA (0.32.4) takes memory from the driver while it is imported, so without one it runs on no backend.
+    MLX for CUDA (0.32.4) allocates memory through the driver on import, so without a driver it runs on no backend.
     """
     if "cuda" in error.lower():
         return (

@@ -1,4 +1,4 @@
-"""Checks that several backends make before ranks enter ``init``, where a mistake would only be silence."""
+"""Checks that several backends make before ranks enter ``init``, where a mistake would only cause a hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allranks_backends.protocol import BackendError
 
 
 def new_plan(backend: str, placements: Sequence[Placement], generation: int, connections: int) -> WorldPlan:
-    """A plan whose ranks are 0 to size-1 in order; raises ``BackendError``."""
+    """Return a plan; raises ``BackendError`` unless its ranks are 0 to size-1 in order."""
     if not placements:
         raise BackendError("A world needs at least one rank: %distributed up -n 1")
     ranks = [placement.rank for placement in placements]
@@ -23,7 +23,7 @@ def new_plan(backend: str, placements: Sequence[Placement], generation: int, con
 
 
 def one_connection(plan: WorldPlan, instead: str) -> None:
-    """Refuse ``--connections`` where the backend has no such thing."""
+    """Raise BackendError if ``--connections`` was given to a backend without it. `instead` says what sets them."""
     if plan.connections != 1:
         raise BackendError(f"{plan.backend} has no --connections: {instead}. Leave the option out.")
 
@@ -34,23 +34,23 @@ def host_names(plan: WorldPlan) -> tuple[str, ...]:
 
 
 def on_one_host(plan: WorldPlan) -> bool:
-    """Hosts are told apart by name: two entries of one host may differ in their RDMA rows."""
+    """Whether all ranks are on one host, by name: two entries of one host may differ in their RDMA rows."""
     return len(host_names(plan)) == 1
 
 
 def login_and_port(name: str) -> tuple[str, int | None]:
-    """``user@host:2222`` as ssh and mpirun take it apart; an IPv6 address is all colons and has no port."""
+    """Split ``user@host:2222`` into ``user@host`` and the port; an IPv6 address is all colons and has no port."""
     login, colon, port = name.rpartition(":")
     return (login, int(port)) if colon and port.isdigit() and ":" not in login else (name, None)
 
 
 def bare_name(name: str) -> str:
-    """``user@host:2222`` without user and port."""
+    """Return ``user@host:2222`` without user and port."""
     return login_and_port(name)[0].rpartition("@")[2]
 
 
 def known_as(name: str) -> str:
-    """What ``user@host:2222`` is called in known_hosts."""
+    """Return the name of ``user@host:2222`` in known_hosts."""
     host, port = bare_name(name), login_and_port(name)[1]
     return host if port in (None, 22) else f"[{host}]:{port}"
 
@@ -61,7 +61,7 @@ def described(placement: Placement) -> str:
 
 
 def needs_address(plan: WorldPlan, placement: Placement) -> None:
-    """Raise unless the other hosts can reach this rank's host at the addresses the plan knows."""
+    """Raise BackendError unless the other hosts can reach this rank's host at all its addresses in the plan."""
     host = placement.host
     if not host.addresses:
         raise BackendError(
@@ -84,7 +84,7 @@ def needs_address(plan: WorldPlan, placement: Placement) -> None:
 
 
 def needs_ports(placement: Placement, count: int) -> None:
-    """Raise unless the rank offers ``count`` usable ports."""
+    """Raise BackendError unless the rank offers ``count`` usable ports."""
     if len(placement.ports) < count:
         raise BackendError(
             f"{described(placement)} offers {len(placement.ports)} free TCP ports and needs {count}."
@@ -96,7 +96,8 @@ def needs_ports(placement: Placement, count: int) -> None:
 
 
 def ports_apart(plan: WorldPlan, count: int) -> None:
-    """Raise where two ranks of a host share a port: the ring has no handshake and would join the wrong neighbours."""
+    """Raise BackendError if two connections of a host share a port: the ring has no handshake, and would join the wrong
+    neighbours."""
     used = Counter((placement.host.name, port) for placement in plan.placements for port in placement.ports[:count])
     for (name, port), times in used.items():
         if times > 1:
@@ -106,7 +107,7 @@ def ports_apart(plan: WorldPlan, count: int) -> None:
 
 
 def same_host(one: Host, other: Host) -> bool:
-    """By name, as above."""
+    """Whether two hosts have the same name; see `on_one_host`."""
     return one.name == other.name
 
 

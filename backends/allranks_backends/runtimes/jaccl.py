@@ -36,7 +36,7 @@ class Jaccl:
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter"} | POINT_TO_POINT
     no_dtypes: frozenset[str] = frozenset()
     no_reduced: frozenset[str] = frozenset()
-    # A rank that is blocked polls until its process ends, unless the calls by which it polls are known.
+    # A blocked rank polls until its process ends, unless allranks knows the calls with which it polls.
     reform: Literal["in place", "if abortable", "restart"] = "if abortable"
     breakable: bool = False
     revocable: bool = False
@@ -57,7 +57,7 @@ class Jaccl:
         return self.ring
 
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
-        """See ``Backend.why_not``. Whether RDMA devices exist is not known: ``is_available`` only finds the library."""
+        """See ``Backend.why_not``. RDMA devices are not checked, since ``is_available`` only finds the library."""
         needs = f"{self.name} needs macOS 26.2 or later on Apple silicon with RDMA over Thunderbolt"
         on_mac = platform.system == "Darwin"
         if not on_mac and not platform.available.get("jaccl"):
@@ -95,12 +95,13 @@ class Jaccl:
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
         """See ``Backend.wiring``.
 
-        The ranks meet at a coordinator, as with ``mlx.launch``. ``init(backend="jaccl", all_gather_factory=f)`` needs
-        none: a gather of ours could go over the lifeline, since the wait in it lets go of the GIL that ``init`` holds.
-        It is not used. mlx 0.32 comes to the gather only after it has opened the devices and made their queue pairs,
-        so that nobody without RDMA can try it; the group keeps our Python function, and drops it on whichever thread
-        destroys the group, with the GIL or without. What it would save is one port of rank 0, whose address every Mac
-        with cables knows: each port of theirs needs an IPv4 address anyway.
+        The ranks meet at a coordinator, as with ``mlx.launch``. ``init(backend="jaccl", all_gather_factory=f)`` would
+        need no coordinator: our own gather could use the lifeline, since it would release the GIL, which ``init``
+        holds, while it waits. We do not use it, for two reasons. mlx 0.32 calls the gather only after it has opened the
+        devices and made their queue pairs, so the gather cannot be tested without RDMA. And the group stores our Python
+        function, and drops it on whichever thread destroys the group, with or without the GIL. The gain would be one
+        port of rank 0. Every Mac with cables knows that rank's address anyway, since each Thunderbolt port needs an
+        IPv4 address.
         """
         first = plan.placements[0]
         file = f"devices-{plan.generation}.json"
@@ -114,7 +115,7 @@ class Jaccl:
         return Wiring(env, {file: json.dumps([_row(placement.host, plan.size) for placement in plan.placements])})
 
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
-        """One for each device that is used; see ``Backend.links``."""
+        """Return a link for each device that is used; see ``Backend.links``."""
         return tuple(Link(*pair, "rdma", device) for pair, names in used(plan, self.ring).items() for device in names)
 
     def _check_size(self, plan: WorldPlan) -> None:
@@ -149,7 +150,7 @@ class Jaccl:
 
 
 def _row(host: Host, size: int) -> list[str | list[str] | None]:
-    """One row as JACCL reads it: null, a name, or a list of names."""
+    """Return one row in JACCL's format: each entry is null, a name, or a list of names."""
     row = [named(entry) for entry in host.rdma[:size]]
     return [None if not names else names[0] if len(names) == 1 else list(names) for names in row]
 
@@ -166,7 +167,7 @@ def _check_shape(plan: WorldPlan) -> None:
                 f"No RDMA devices are known for {described(placement)}, and {plan.backend} needs the one to each other"
                 f' rank: "rdma" in the hostfile. {DISCOVER}'
             )
-        if len(row) < plan.size:  # a world that was made smaller has more
+        if len(row) < plan.size:  # after a resize to fewer ranks, the row is longer
             raise BackendError(
                 f'"rdma" of {described(placement)} has {len(row)} entries, and the world has {plan.size} ranks:'
                 " one entry for each rank, null for itself."
@@ -179,10 +180,10 @@ def _check_shape(plan: WorldPlan) -> None:
 
 
 def is_new_enough(release: str) -> bool:
-    """Whether macOS ``release`` may have RDMA; unknown counts as yes, for then loading the library decides."""
+    """Whether macOS ``release`` may have RDMA; an unknown release counts as yes, since loading the library decides."""
     try:
         version = tuple(int(part) for part in release.split(".")[:2])
     except ValueError:
         return True
-    # A Python built with an older SDK is told 16.0 on any macOS 26 (python/cpython#135675); there is no real macOS 16.
+    # A Python built with an older SDK reports 16.0 on any macOS 26 (python/cpython#135675); there is no macOS 16.
     return version[0] == 16 or version >= FIRST_MACOS

@@ -1,4 +1,4 @@
-"""The wires between ranks of JACCL, as a hostfile lists them: which MLX uses, and which cannot work."""
+"""The RDMA devices between JACCL ranks, as listed in a hostfile: which MLX uses, and which cannot work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .ring import neighbours
 RING_MAX_WIRES = 4
 """``RING_MAX_CONNS`` in mlx's ``jaccl/ring_impl.h`` (0.32)."""
 MESH_REGIONS, RING_REGIONS = 64, 32
-"""Memory regions of one connection: 8 sizes of 2 buffers, in a mesh 4 of each, in a ring 2 (mlx 0.32.4)."""
+"""Memory regions of one connection: 8 sizes x 2 buffers, x 4 in a mesh and x 2 in a ring (mlx 0.32.4)."""
 MOST_REGIONS, MOST_PAIRS = 100, 10
 """Memory regions and queue pairs that Apple's driver allows a device (mlx #3162)."""
 DISCOVER = "%distributed discover --hosts <hosts> --output cluster.json finds the devices and writes such a hostfile."
@@ -23,7 +23,7 @@ Pair = tuple[int, int]
 
 
 def pairs(size: int, ring: bool) -> Sequence[Pair]:
-    """Every (rank, peer) that is joined; in a ring right neighbours first."""
+    """Return every (rank, peer) that must be joined; in a ring, right neighbours first."""
     every = [(source, target) for source in range(size) for target in range(size) if source != target]
     return neighbours(size) if ring else every
 
@@ -34,19 +34,20 @@ def devices(plan: WorldPlan, source: int, target: int) -> tuple[str, ...]:
 
 
 def named(entry: Iterable[str | None]) -> tuple[str, ...]:
-    """The names in an entry of a row."""
+    """Return the device names in one entry of an ``rdma`` row."""
     return tuple(name for name in entry if name)
 
 
 def used(plan: WorldPlan, ring: bool) -> dict[Pair, tuple[str, ...]]:
-    """The devices of each pair that MLX uses: in a mesh as many as the pair with the fewest has (mlx 0.32.4)."""
+    """Return the devices of each pair that MLX uses: in a mesh, as many as the pair with the fewest has (0.32.4)."""
     listed = {pair: devices(plan, *pair) for pair in pairs(plan.size, ring)}
     fewest = min(map(len, listed.values()), default=0)
     return {pair: names[:fewest] for pair, names in listed.items()}
 
 
 def check_both_ways(plan: WorldPlan) -> None:
-    """A cable has two ends: a one-sided entry would leave one rank waiting for the other indefinitely."""
+    """Raise BackendError unless both ends of each cable are listed: else one rank would wait for the other
+    indefinitely."""
     for source in range(plan.size):
         for target in range(source + 1, plan.size):
             there, back = devices(plan, source, target), devices(plan, target, source)
@@ -59,7 +60,10 @@ def check_both_ways(plan: WorldPlan) -> None:
 
 
 def check_own_devices(plan: WorldPlan, ring: bool) -> None:
-    """A device is a port, and its cable leads to one other: MLX ends a rank that uses it for two (0.32.4)."""
+    """Raise BackendError if a rank uses a device twice.
+
+    A device is a port, and its cable leads to one other port. MLX ends a rank that uses it for two peers (0.32.4).
+    """
     leads: dict[tuple[int, str], int] = {}
     instead = "" if ring else " With fewer ports than that, a ring of cables will do: --backend jaccl-ring"
     for (source, target), names in used(plan, ring).items():
@@ -74,7 +78,7 @@ def check_own_devices(plan: WorldPlan, ring: bool) -> None:
 
 
 def check_equal(plan: WorldPlan) -> None:
-    """A ring needs as many wires everywhere."""
+    """Raise BackendError unless all neighbours list the same number of devices, at most `RING_MAX_WIRES`."""
     wires = {pair: len(devices(plan, *pair)) for pair in neighbours(plan.size)}
     first = wires[0, 1]
     for (source, target), count in wires.items():
@@ -91,9 +95,9 @@ def check_equal(plan: WorldPlan) -> None:
 
 
 def check_room(plan: WorldPlan, ring: bool) -> None:
-    """Refuse what the driver has no room for: ranks of one Mac share its devices."""
+    """Raise BackendError if a device would exceed the driver's limits: the ranks of one Mac share its devices."""
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
-    ways = 2 if ring and plan.size == 2 else 1  # the one neighbour is that to the left and to the right
+    ways = 2 if ring and plan.size == 2 else 1  # the only neighbour is both the left and the right one
     for (source, _), names in used(plan, ring).items():
         for name in names:
             ranks[plan.placements[source].host.name, name] += [source] * ways

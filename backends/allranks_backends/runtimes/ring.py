@@ -1,4 +1,4 @@
-"""The ring: TCP between neighbours, on every machine. The only backend that re-forms in place."""
+"""The ring: TCP between neighbours, on every machine. The only backend that always re-forms in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOPBACK = ("127.0.0.1",)
 
 @dataclass(frozen=True)
 class Ring:
-    """mlx's ``ring``: each rank listens to its left neighbour and connects to its right one."""
+    """mlx's ``ring``: each rank listens for its left neighbour and connects to its right one."""
 
     name: str = "ring"
     operations: frozenset[str] = REDUCTIONS | {"all_gather"} | POINT_TO_POINT
@@ -44,8 +44,9 @@ class Ring:
     def ports(self, connections: int, addresses: int) -> int:
         """One for each connection to each address; see ``Backend.ports``.
 
-        Connections cost time when a world is formed: mlx 0.32 listens on a port only once the one before is connected,
-        so the neighbour is mostly refused first and waits 1 s. Two ranks took 3 s with 4 connections, four ranks 5 s.
+        Connections cost time when a world is formed: mlx 0.32 listens on a port only once the previous port is
+        connected, so the neighbour's first attempt is mostly refused, and it waits 1 s. With 4 connections, two ranks
+        took 3 s and four ranks 5 s.
         """
         return connections * addresses
 
@@ -78,7 +79,7 @@ class Ring:
         return Wiring(env | {"MLX_HOSTFILE": "{dir}/" + file}, {file: json.dumps(nodes)})
 
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
-        """Neighbours, both ways; see ``Backend.links``."""
+        """Return the links between neighbours, in both directions; see ``Backend.links``."""
         return tuple(Link(source, target, _kind(plan, source, target)) for source, target in neighbours(plan.size))
 
     def _same_number_of_addresses(self, plan: WorldPlan) -> None:
@@ -105,12 +106,13 @@ def _addresses(plan: WorldPlan, placement: Placement) -> tuple[str, ...]:
 
 
 def _endpoints(plan: WorldPlan, placement: Placement) -> tuple[str, ...]:
-    """``ip:port`` of every connection, all those of one address together, in the order ``mlx.launch`` numbers them."""
+    """Return ``ip:port`` of every connection, grouped by address, in the order of ``mlx.launch``."""
     slots = [address for address in _addresses(plan, placement) for _ in range(plan.connections)]
     return tuple(f"{address}:{port}" for address, port in zip(slots, placement.ports, strict=False))
 
 
 def _kind(plan: WorldPlan, source: int, target: int) -> str:
-    """Between hosts it is IP over some cable: the plan knows addresses, and only discovery knows what carries them."""
+    """Return the kind of a link. Between hosts it is ``ethernet``, since a plan has addresses but does not know the
+    cables."""
     local = same_host(plan.placements[source].host, plan.placements[target].host)
     return "loopback" if local else "ethernet"

@@ -1,4 +1,4 @@
-"""Macs joined by Thunderbolt: ports, cables, addresses for them, the hostfile they allow. Pure: answers in, facts out.
+"""Macs joined by Thunderbolt: ports, cables, addresses of cables, and the hostfile. Pure: answers in, facts out.
 
 Called by: ``machines``, ``allranks.discovery`` and the doctor.
 May call: ``runtimes.jaccl``, ``interfaces``, ``plan``.

@@ -1,7 +1,7 @@
 """An IPv4 network for each Thunderbolt cable, and the commands that set it up. Pure: nothing is run here.
 
 The networks and commands are those of ``mlx.distributed_config --auto-setup``: blocks of four addresses from
-192.168.0.0 on, unless a host already is in such a network; then the same blocks elsewhere.
+192.168.0.0 on. If a host is already in one of these networks, the same blocks are taken from elsewhere.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Addressing:
     """The address of each end of each cable."""
 
     ends: Mapping[tuple[int, int], tuple[Address, ...]]
-    """As `Layout.addresses`: the ends on the first host of the cables to the second."""
+    """As in `Layout.addresses`: for each pair of hosts, the ends on the first host of its cables to the second."""
     moved: str = ""
-    """Which networks mlx would have taken, and whose they are already; empty where there is no such trouble."""
+    """Sentence that says which hosts already use the networks that mlx would take; empty if no host does."""
 
 
 def addressing(macs: Sequence[Mac], layout: Layout) -> Addressing:
-    """Addresses for the cables of `layout`. Raises BackendError if every private network is taken."""
+    """Return addresses for the cables of `layout`. Raises BackendError if every private network is taken."""
     used = [IPv4Address(address) for ends in layout.addresses.values() for _, address in ends]
     if not used:
         return Addressing({})
-    size = int(max(used)) - int(MLX_BEGINS) + 2  # the last one's broadcast address is part of its network
+    size = int(max(used)) - int(MLX_BEGINS) + 2  # includes the broadcast address of the last network
     taken = list(_taken(macs))
     for begin in _places():
         block = list(summarize_address_range(begin, begin + size - 1))
@@ -64,7 +64,7 @@ def addressing(macs: Sequence[Mac], layout: Layout) -> Addressing:
 
 
 def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]:
-    """For each Mac what is still to be run there, line by line, in order; a Mac with nothing to do is left out."""
+    """Return, by name of Mac, the commands yet to be run there, in order. A Mac with nothing to do is left out."""
     todo: dict[str, list[str]] = {}
     for index, mac in enumerate(macs):
         lines = ["sudo ifconfig bridge0 down"] if mac.bridge == "up" else []
@@ -76,7 +76,7 @@ def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]
                 if now is not None and str(now) == f"{address}/{PREFIX}":
                     continue
                 lines.append(f"sudo ifconfig {interface} inet {address} netmask {NETMASK}")
-                # macOS has a route to the peer to change where it was heard of before, over the bridge say.
+                # If macOS met the peer before, for example over the bridge, it has a route that must be changed.
                 route = f"{there} -interface {interface}"
                 lines.append(f"sudo route change {route} || sudo route add {route}")
         if lines:
@@ -85,7 +85,7 @@ def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]
 
 
 def _taken(macs: Sequence[Mac]) -> Iterator[tuple[str, str, IPv4Network]]:
-    """Networks the hosts are in otherwise than by their Thunderbolt ports."""
+    """Yield the networks that the hosts are in through other interfaces than Thunderbolt ports and their bridge."""
     for mac in macs:
         ports = {port.interface for port in mac.ports} | {"bridge0"}
         for interface, address in mac.networks:
@@ -94,7 +94,7 @@ def _taken(macs: Sequence[Mac]) -> Iterator[tuple[str, str, IPv4Network]]:
 
 
 def _places() -> Iterator[IPv4Address]:
-    """Where the blocks could begin, mlx's own place first."""
+    """Yield addresses at which the blocks could begin, first the address that mlx uses."""
     yield from (IPv4Address(f"192.168.{third}.0") for third in range(0, 256, 64))
     yield from (IPv4Address(f"172.{second}.0.0") for second in range(31, 15, -1))
     yield from (IPv4Address(f"10.{second}.0.0") for second in range(255, -1, -1))

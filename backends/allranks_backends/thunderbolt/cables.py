@@ -1,4 +1,4 @@
-"""Cables between Macs: which there are, which are missing, and what is wrong with some. Pure."""
+"""Cables between Macs: which exist, which are missing, and which cannot be used. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import mlx_config
 from .ports import Mac, Port
 
 PERMUTED = 8
-"""Up to so many Macs the ring that wants the fewest new cables is searched among all."""
+"""Up to this many Macs, every ring is tried to find the one that needs the fewest new cables."""
 BESIDE_ETHERNET = "en2"
 """A Mac Studio's port beside Ethernet, which has no RDMA (exo #1543, #1551)."""
 
@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Cable:
-    """A way from a port of one Mac to a port of another."""
+    """A connection from a port of one Mac to a port of another."""
 
     one: int
     """Index of a Mac."""
@@ -29,9 +29,9 @@ class Cable:
     other: int
     other_port: Port
     behind: tuple[str, ...] = ()
-    """Hubs or displays on the way, for which neither ring nor RDMA can use it."""
+    """Hubs or displays on the way; if there are any, neither a ring nor RDMA can use the cable."""
     seen_by: int | None = None
-    """Index of the Mac that alone sees the other; None if both do."""
+    """Index of the Mac that sees the other but is not seen by it; None if both see each other."""
 
     @property
     def usable(self) -> bool:
@@ -43,7 +43,7 @@ class Cable:
 
     @property
     def speed(self) -> float | None:
-        """Gb/s; where the two ends differ, the lower."""
+        """Speed in Gb/s, the lower of both ends; None if unknown."""
         known = [speed for speed in (self.port.speed, self.other_port.speed) if speed is not None]
         return min(known, default=None)
 
@@ -53,7 +53,7 @@ class Cable:
 
 
 def find_cables(macs: Sequence[Mac]) -> tuple[Cable, ...]:
-    """All cables between `macs`, also those that pass through a hub or that one end alone sees."""
+    """Return all cables between `macs`, including cables through a hub and cables that only one end sees."""
     where = {port.domain: (index, port) for index, mac in enumerate(macs) for port in mac.ports}
     found: dict[frozenset[str], Cable] = {}
     for index, mac in enumerate(macs):
@@ -77,7 +77,7 @@ def _turned(cable: Cable) -> Cable:
 
 
 def layout_of(macs: Sequence[Mac]) -> mlx_config.Layout:
-    """Rings, mesh and addresses as mlx finds them."""
+    """Return the ring, mesh and addresses that mlx finds for `macs`."""
     return mlx_config.layout(
         [
             (
@@ -94,7 +94,7 @@ def layout_of(macs: Sequence[Mac]) -> mlx_config.Layout:
 
 
 def missing_in_ring(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
-    """The pairs to be joined so that a ring goes through all Macs: the fewest, for up to eight of them."""
+    """Return the pairs yet to be joined for a ring through all Macs; for up to `PERMUTED` Macs, the fewest possible."""
     size, joined = len(macs), _joined(cables)
     if size < 2:
         return []
@@ -105,19 +105,21 @@ def missing_in_ring(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
 
 
 def missing_in_mesh(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
-    """The pairs to be joined so that every two Macs are; empty also where there are more than a mesh takes."""
+    """Return the pairs yet to be joined for a mesh; also empty if `can_mesh` says that there can be none."""
     joined = _joined(cables)
     return [pair for pair in combinations(range(len(macs)), 2) if pair not in joined] if can_mesh(macs) else []
 
 
 def can_mesh(macs: Sequence[Mac]) -> bool:
-    """Whether they are few enough, and have ports enough, for a cable between every two."""
+    """Whether the Macs are few enough, and have enough ports, for a cable between every two."""
     return 2 <= len(macs) <= MESH_MAX_RANKS and all(len(mac.ports) >= len(macs) - 1 for mac in macs)
 
 
 def proposals(macs: Sequence[Mac], cables: Sequence[Cable], pairs: Iterable[Pair]) -> list[str]:
-    """What to do with which cable so that these pairs are joined, one sentence each. Free ports are named; those that
-    have RDMA come first, and no port is named twice."""
+    """Return instructions for joining these pairs, one for each pair.
+
+    They name free ports, ports with RDMA first, and no port twice.
+    """
     free = {index: _free_ports(mac) for index, mac in enumerate(macs)}
     return [_proposal(macs, cables, pair, free) for pair in pairs]
 
@@ -163,7 +165,7 @@ def _lacking(order: Sequence[int], joined: set[Pair]) -> list[Pair]:
 
 
 def _greedy_order(size: int, joined: set[Pair]) -> list[int]:
-    """Paths along the cables there are, one after the other."""
+    """Return an order of the Macs that follows existing cables: one path after another."""
     order: list[int] = []
     for start in range(size):
         at: int | None = start if start not in order else None

@@ -1,7 +1,7 @@
-"""The only door to mlx's own ``mlx.distributed_config``: what it makes of cables, ours makes too, by the same code.
+"""The only module that calls the code of ``mlx.distributed_config``, so that both derive the same from given cables.
 
-That code is private to mlx: ``tests/backends/test_mlx_config.py`` holds what is used of it against the mlx that is
-installed. Nothing here logs in anywhere or asks anybody, as mlx's own program does.
+That code is private to mlx: ``tests/backends/test_mlx_config.py`` checks the parts used here against the installed mlx.
+Unlike mlx's own program, nothing here logs in to hosts or prompts the user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Address = tuple[str, str]
 
 @dataclass(frozen=True)
 class Wired:
-    """A port as mlx wants it: interface, UUID, and UUID of the port at the other end of its cable."""
+    """A port as mlx needs it: interface, UUID, and UUID of the port at the other end of its cable."""
 
     interface: str
     domain: str
@@ -38,29 +38,29 @@ class Wired:
 
 @dataclass(frozen=True)
 class Layout:
-    """What mlx makes of the cables between some hosts, which are known by their index."""
+    """What mlx derives from the cables between hosts, which are identified by index."""
 
     ring: tuple[int, ...]
     """The longest ring, in its order; empty if there is none."""
     ring_cables: int
-    """Cables between each two neighbours of it."""
+    """Number of cables between each two neighbours of the ring."""
     mesh: bool
     """Whether every two hosts are joined."""
     addresses: Mapping[tuple[int, int], tuple[Address, ...]]
-    """Ends of the cables from one host to another, cable by cable: [i, j][c] and [j, i][c] are of the same cable."""
+    """Ends of the cables from one host to another, cable by cable: [i, j][c] and [j, i][c] belong to one cable."""
 
     def whole_ring(self, hosts: int) -> bool:
         return len(self.ring) == hosts
 
 
 def hardware_ports(text: str) -> dict[str, str]:
-    """``networksetup -listallhardwareports`` as name to device: ``Thunderbolt 1`` to ``en2``."""
+    """Parse ``networksetup -listallhardwareports`` into device by name: ``Thunderbolt 1`` to ``en2``."""
     found: dict[str, str] = _config().parse_hardware_ports(text.encode())
     return found
 
 
 def layout(hosts: Sequence[tuple[str, Sequence[Wired]]]) -> Layout:
-    """Rings, mesh and addresses of `hosts`, each a name and its ports, as ``mlx.distributed_config`` finds them."""
+    """Return the layout of `hosts`, each a name and its ports, as ``mlx.distributed_config`` finds it."""
     config = _config()
     found = [
         config.ThunderboltHost(
@@ -87,7 +87,7 @@ def layout(hosts: Sequence[tuple[str, Sequence[Wired]]]) -> Layout:
 def hostfile(
     rows: Sequence[tuple[str, Sequence[str], Sequence[str | list[str] | None]]], backend: str
 ) -> dict[str, Any]:
-    """mlx's JSON object of `rows`, each a name for ssh, its addresses and its RDMA devices."""
+    """Return a hostfile in mlx's format for `rows`, each with a name for ssh, its addresses and its RDMA devices."""
     from mlx._distributed_utils.common import Host, Hostfile
 
     hosts = [Host(rank, name, list(ips), list(rdma)) for rank, (name, ips, rdma) in enumerate(rows)]
@@ -96,7 +96,7 @@ def hostfile(
 
 
 def named_addresses(name: str) -> list[str]:
-    """What mlx takes for addresses in a name that was given to ``--hosts``: the name itself where it is one."""
+    """Return the addresses that mlx reads from a name given to ``--hosts``: the name itself if it is an address."""
     from mlx._distributed_utils.common import Hostfile
 
     return list(Hostfile.from_list(name).hosts[0].ips)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What is wrong, or worth to know, about Macs and the cables between them: one sentence each, with what to do. Pure."""
+"""What is wrong with Macs and the cables between them, or worth knowing: one sentence each, with what to do. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ RECOVERY = (
 
 @dataclass(frozen=True)
 class Note:
-    """One of them."""
+    """One thing that is wrong or worth knowing."""
 
     hosts: tuple[str, ...]
     what: str
-    """A sentence."""
+    """A sentence, or its beginning up to a colon, which `todo` then completes."""
     todo: str = ""
-    """Another one, or part of one after a colon; empty where there is nothing to do."""
+    """What to do: another sentence, or the end of the first one; empty if there is nothing to do."""
     command: str = ""
-    """The fix, run on each of `hosts`."""
+    """The command that fixes it, to be run on each of `hosts`."""
     source: str = ""
-    """The issue where it was met."""
+    """The issues in which it was reported."""
     stops_rdma: bool = False
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Note:
 
 
 def notes(macs: Sequence[Mac], cables: Sequence[Cable], addresses: Addressing) -> list[Note]:
-    """What to know, the most hindering first."""
+    """Return all notes, the most serious first."""
     return [
         *_without_ports(macs),
         *_bridges(macs),
@@ -150,7 +150,7 @@ def _several(macs: Sequence[Mac], cables: Sequence[Cable], addresses: Addressing
     counted = Counter(cable.pair for cable in cables if cable.usable)
     for (one, other), count in counted.items():
         if count > 1:
-            # The order of the ports is another at each end; that of the lists must not be (exo #2160).
+            # The ports may be in a different order at each end, but the lists must be in the same order (exo #2160).
             ends = zip(addresses.ends[one, other], addresses.ends[other, one], strict=True)
             shown = ", ".join(f"{here} to {there}" for (here, _), (there, _) in ends)
             yield Note(

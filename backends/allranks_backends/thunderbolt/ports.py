@@ -1,6 +1,6 @@
-"""What a Mac says of its Thunderbolt ports: answers to a few commands in, ports and what is plugged into them out.
+"""The Thunderbolt ports of a Mac: output of a few commands in, ports and what is plugged into them out.
 
-Pure: who asks is not known here. `cables` makes cables of the ports of several Macs.
+Pure: the caller runs the commands. `cables` finds the cables between the ports of several Macs.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ COMMANDS: Mapping[str, str] = {
     "chip": "sysctl -n machdep.cpu.brand_string",
     "memory": "sysctl -n hw.memsize",
 }
-"""What a Mac is asked, by name; none of it needs sudo."""
+"""Shell commands to run on a Mac, by name; none needs sudo."""
 TOLD_APART = 80.0
-"""Gb/s from which a link is Thunderbolt 5."""
+"""Speed in Gb/s from which a port counts as Thunderbolt 5."""
 
 Bridge = Literal["up", "down", "gone"]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A Mac at the other end, as a port sees it."""
+    """A Mac at the other end of a cable, as a port sees it."""
 
     domain: str
     """UUID of the other end's port."""
     name: str
-    """What kind of Mac it says it is."""
+    """The kind of Mac that it reports to be."""
     behind: tuple[str, ...] = ()
     """Hubs and displays on the way."""
 
@@ -52,23 +52,23 @@ class Port:
     """One Thunderbolt port."""
 
     number: str
-    """Of the receptacle, as macOS counts: ``3``."""
+    """Number of the receptacle, as macOS counts: ``3``."""
     interface: str | None
-    """Its network interface; None where ``networksetup`` lists none of that number."""
+    """Its network interface; None if ``networksetup`` lists none for this number."""
     domain: str
     speed: float | None
-    """Gb/s: of the link where something is plugged in, else the best it can. None if not said."""
+    """Gb/s: speed of the link if something is plugged in, else the port's maximum; None if unknown."""
     plugged: bool
     macs: tuple[Seen, ...] = ()
     device: str = ""
     """The hub, display or other device that is plugged in; empty for a Mac or nothing."""
     rdma: bool = False
-    """Whether ``ibv_devices`` lists it."""
+    """Whether ``ibv_devices`` lists a device for this port."""
     address: IPv4Interface | None = None
 
     @property
     def peer(self) -> Seen | None:
-        """The Mac that is plugged in without anything between."""
+        """The Mac that is connected directly, without a hub or display between; None if there is none."""
         return next((mac for mac in self.macs if not mac.behind), None)
 
     @property
@@ -78,7 +78,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Mac:
-    """One Mac as it was found."""
+    """One Mac, as discovered."""
 
     name: str
     model: str = ""
@@ -89,18 +89,18 @@ class Mac:
     ports: tuple[Port, ...] = ()
     """In the order of their numbers."""
     rdma_status: str = ""
-    """What ``rdma_ctl status`` says; empty where there is no such command."""
+    """Output of ``rdma_ctl status``; empty if there is no such command."""
     rdma_devices: tuple[str, ...] = ()
     bridge: Bridge = "gone"
-    """The Thunderbolt bridge, which macOS makes of all ports."""
+    """State of the Thunderbolt bridge, into which macOS joins all ports."""
     networks: tuple[tuple[str, IPv4Interface], ...] = ()
-    """Interface and address, loopback left out."""
+    """Interface and address of each network, without loopback."""
     address: str = ""
-    """Where the others reach it: of en0, or of en1."""
+    """The address at which other hosts reach it: of en0, else of en1."""
 
     @property
     def generation(self) -> int | None:
-        """Of its Thunderbolt, by the speed of the ports; None if they do not say."""
+        """The generation of its Thunderbolt, 5 or 4, by the speed of the ports; None if no speed is known."""
         speeds = [port.speed for port in self.ports if port.speed is not None]
         return None if not speeds else 5 if max(speeds) >= TOLD_APART else 4
 
@@ -110,7 +110,7 @@ class Mac:
 
 
 def mac_from(name: str, answers: Mapping[str, str]) -> Mac:
-    """The Mac `name`, given what it answered to `COMMANDS`. Raises ValueError, saying which answer makes no sense."""
+    """Return the Mac `name`, given its answers to `COMMANDS`. Raises ValueError if an answer cannot be parsed."""
     interfaces = mlx_config.hardware_ports(answers.get("hardware ports", ""))
     told = interfaces_of(answers.get("ifconfig", ""))
     networks = tuple((each.name, address) for each in told for address in each.addresses)
@@ -149,7 +149,7 @@ def _port(
     devices: tuple[str, ...],
     networks: Mapping[str, IPv4Interface],
 ) -> Port | None:
-    """None for a bus without a domain, which has no port of its own (as mlx skips it)."""
+    """Return the port of a bus; None for a bus without a domain or receptacle, which mlx skips, too."""
     tag = bus.get("receptacle_1_tag") or {}
     if not bus.get("domain_uuid_key") or not tag.get("receptacle_id_key"):
         return None
@@ -170,7 +170,7 @@ def _port(
 
 
 def _macs_on(items: list[Mapping[str, Any]], behind: tuple[str, ...]) -> Iterator[Seen]:
-    """All Macs of a tree of devices: one behind a hub or a display is a level deeper."""
+    """Yield all Macs in a tree of devices: a Mac behind a hub or a display is one level deeper."""
     for item in items:
         if domain := item.get("domain_uuid_key"):
             yield Seen(str(domain), _called(item), behind)
@@ -183,7 +183,7 @@ def _called(item: Mapping[str, Any]) -> str:
 
 
 def _gigabits(text: str) -> float | None:
-    """``80 Gb/s`` or ``Up to 120 Gb/s``; None if it says something else."""
+    """Parse ``80 Gb/s`` or ``Up to 120 Gb/s``; None for other text."""
     found = re.search(r"([\d.]+)\s*Gb/s", text)
     return float(found[1]) if found else None
 

@@ -18,16 +18,16 @@ class Proposal:
     """A world that these hosts could form."""
 
     backend: str
-    """``""`` where any will do, as mlx writes it for Ethernet."""
+    """Name of the backend; ``""`` if any will do, as mlx writes for Ethernet."""
     order: tuple[int, ...]
     """Indices of the hosts, rank by rank."""
     hostfile: dict[str, Any]
-    """As it is written: ``backend``, ``envs`` and ``hosts``."""
+    """Content of the file: ``backend``, ``envs`` and ``hosts``."""
     why: str
 
 
 def over_thunderbolt(macs: Sequence[Mac], layout: Layout, addresses: Addressing) -> Proposal | None:
-    """What mlx would choose for these cables; None where they join the Macs neither in a mesh nor in a ring."""
+    """Return the world that mlx would choose for these cables; None if they form neither a mesh nor a ring."""
     size = len(macs)
     everyone = tuple(range(size))
     rdma = all(mac.has_rdma for mac in macs)
@@ -51,7 +51,7 @@ def over_thunderbolt(macs: Sequence[Mac], layout: Layout, addresses: Addressing)
 
 
 def over_ethernet(macs: Sequence[Mac]) -> Proposal:
-    """The addresses of en0 or en1, as ``mlx.distributed_config --over ethernet`` writes them."""
+    """Return a world over the addresses of en0 or en1, as ``mlx.distributed_config --over ethernet`` writes it."""
     order = tuple(range(len(macs)))
     return Proposal("", order, _written(macs, order, [[] for _ in macs], ""), "the addresses of Ethernet or Wi-Fi")
 
@@ -63,7 +63,7 @@ def _written(macs: Sequence[Mac], order: Sequence[int], rows: Sequence[Row], bac
 
 
 def _addresses(mac: Mac) -> list[str]:
-    """Of Ethernet, where ranks of a RDMA world meet first."""
+    """Return the Mac's addresses on Ethernet or Wi-Fi, where ranks of an RDMA world meet first."""
     return [*named_addresses(mac.name), *([mac.address] if mac.address else [])]
 
 

@@ -1,6 +1,6 @@
-"""``%distributed bench``: the collectives measured, the result, its table, its chart, and comparisons.
+"""``%distributed bench``: the measurement of collectives, its result, table and chart, and comparisons.
 
 Runs in: the notebook's kernel; the timed loops run on the ranks (``rank.metrics.bench``).
 Called by: ``cluster``, ``magics``.
-May call: ``head``, ``notebook``.
+May call: ``head``, ``messages``, ``notebook``.
 """

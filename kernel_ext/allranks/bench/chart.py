@@ -13,11 +13,11 @@ from .figures import BenchRow
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
-"""Colour is not the only thing that tells two lines apart."""
+"""Dash patterns, so that lines differ not only by colour."""
 
 
 def chart(series: Mapping[str, Sequence[BenchRow]]) -> str:
-    """busbw over size as an SVG, size on a logarithmic axis; nothing for a single size."""
+    """busbw over size as an SVG, with size on a logarithmic axis; empty for a single size."""
     rows = [row for each in series.values() for row in each]
     powers = sorted({round(math.log2(row.nbytes)) for row in rows})
     if len(powers) < 2:

@@ -1,4 +1,4 @@
-"""Figures of a bench beside others: those of other wirings, and those of another time."""
+"""Compares the figures of a bench with those of other wirings, and with those of an earlier bench."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CHANGED = 0.10
 """Share by which a busbw must differ before it counts as changed."""
 
 Ratios = Mapping[Choice, Sequence[float]]
-"""busbw of other wirings over that of the one in use."""
+"""For each other wiring, its busbw divided by that of the wiring in use, one ratio per measurement."""
 Pair = tuple[BenchRow, BenchRow]
-"""The same thing, measured before and now."""
+"""The same measurement, earlier and now."""
 
 
 def best(ratios: Ratios, now: Choice) -> Choice | None:
-    """The wiring with the highest busbw, or `now` where none is better by more than `CHANGED`; None without another."""
+    """The wiring with the highest busbw, `now` if none is better by more than `CHANGED`; None if there is no other."""
     means = {choice: geometric_mean(found) for choice, found in ratios.items()}
     if not means:
         return None
@@ -32,7 +32,7 @@ def best(ratios: Ratios, now: Choice) -> Choice | None:
 
 
 def advice(ratios: Ratios, now: Choice) -> str | None:
-    """The same as a sentence, with the command that applies it."""
+    """The result of `best` as a sentence, with the command that applies it; None if there is no other wiring."""
     chosen = best(ratios, now)
     if chosen is None:
         return None
@@ -50,7 +50,7 @@ def _ratio_text(ratios: Sequence[float]) -> str:
 
 
 def changes(now: BenchResult, earlier: BenchResult) -> list[str]:
-    """What changed since `earlier`, a sentence each; where nothing did, a sentence that says so."""
+    """The changes since `earlier`, one sentence each; if there are none, one sentence that says so."""
     said = []
     alone = len(now.choices) == len(earlier.choices) == 1
     if now.ranks != earlier.ranks or (alone and now.choices != earlier.choices):
@@ -75,7 +75,7 @@ def _ratio(pair: Pair) -> float:
 
 
 def _direction(pair: Pair) -> int:
-    """1 where busbw rose, -1 where it fell, 0 where that may be noise."""
+    """1 if busbw rose, -1 if it fell, 0 if the difference may be noise."""
     before, now = pair
     ratio = _ratio(pair)
     apart = now.quartiles[0] > before.quartiles[1] or now.quartiles[1] < before.quartiles[0]
@@ -85,7 +85,7 @@ def _direction(pair: Pair) -> int:
 
 
 def _runs(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Neighbours that changed in the same direction."""
+    """Groups of neighbouring pairs that changed in the same direction."""
     runs: list[list[Pair]] = []
     last = 0
     for pair in pairs:

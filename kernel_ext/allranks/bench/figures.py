@@ -1,7 +1,7 @@
-"""Figures of collectives: what a measured call is called, how fast it was, and the line through several sizes.
+"""Figures of measured collectives: names, times and bandwidths, and the line through several sizes.
 
-A figure is defined as NVIDIA's nccl-tests define it (doc/PERFORMANCE.md there): ``algbw = S / t`` and
-``busbw = algbw x factor``, in GB/s = 1e9 bytes a second. See `moved` and `factor`.
+The figures are defined as in NVIDIA's nccl-tests (doc/PERFORMANCE.md there): ``algbw = S / t`` and
+``busbw = algbw x factor``, in GB/s = 1e9 bytes per second. See `moved` and `factor`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from allranks_backends.registry import get_backend
 def moved(op: str, nbytes: int, size: int) -> int:
     """S: the bytes of a call on `size` ranks that each give an array of `nbytes`.
 
-    As nccl-tests count them: all that comes together for ``all_gather``, the array of one rank for everything else.
+    They are counted as in nccl-tests: the gathered array for ``all_gather``, one rank's array for other operations.
     """
     return nbytes * size if op == "all_gather" else nbytes
 
@@ -44,7 +44,7 @@ class Choice:
         return f"{self.backend}, {self.connections} connections" if self.connections > 1 else self.backend
 
     def command(self, now: Choice) -> str:
-        """The magic that changes to it from `now`."""
+        """The magic that switches from `now` to this choice."""
         backend = f" --backend {self.backend}" if self.backend != now.backend else ""
         other = get_backend(self.backend).connections_per_link and self.connections != now.connections
         connections = f" --connections {self.connections}" if other else ""
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One operation at one size. Times are seconds; that of a call is the mean over its ranks, as in nccl-tests."""
+    """One operation at one size. Times are in seconds; a call's time is the mean over its ranks, as in nccl-tests."""
 
     choice: Choice
     op: str
@@ -67,14 +67,15 @@ class BenchRow:
     median: float
     p99: float
     quartiles: tuple[float, float]
-    """Half of the calls took a time between these."""
+    """The times between which half of the calls lie: the 25th and 75th percentile."""
 
     @classmethod
     def of(cls, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, size: int, times: Any) -> BenchRow:
-        """From the seconds of each call, a line for each rank that took part.
+        """Make a row of `times`: the seconds of each call, one line for each rank that took part.
 
-        The slowest rank of a call is mostly the one that came first and waited, and the next time it is another: these
-        maxima add up to more than all calls took (a third more for 1 KiB on MPI, seen on two ranks). Means do not.
+        A call's time is the mean over ranks, not the maximum. The slowest rank of a call is usually the first to enter
+        it, which waits; in the next call it is another rank. So the maxima add up to more than the time that all calls
+        took (a third more for 1 KiB on MPI, seen on two ranks).
         """
         taken = np.mean(np.asarray(times), axis=0)
         low, middle, high = (float(each) for each in np.percentile(taken, (25, 50, 75)))
@@ -88,7 +89,7 @@ class BenchRow:
 
     @property
     def key(self) -> tuple[str, tuple[int, int] | None, int]:
-        """What it has in common with a row of another wiring, or of another time."""
+        """Equal for rows of the same measurement on other wirings or at other times."""
         return self.op, self.link, self.nbytes
 
     @property
@@ -98,12 +99,12 @@ class BenchRow:
 
     @property
     def algbw(self) -> float:
-        """Bytes a second, of the median."""
+        """In bytes per second, at the median time."""
         return self.moved / self.median
 
     @property
     def busbw(self) -> float:
-        """Bytes a second, of the median."""
+        """In bytes per second, at the median time."""
         return self.algbw * factor(self.op, self.ranks)
 
 
@@ -113,14 +114,14 @@ FITS_WITHIN = 0.5
 
 @dataclass(frozen=True)
 class Fit:
-    """The line t = latency + S / bandwidth that lies closest to the medians."""
+    """The line t = latency + S / bandwidth that is closest to the medians."""
 
     latency: float
-    """Seconds."""
+    """In seconds."""
     bandwidth: float
-    """Bytes a second, as algbw; infinite where the time does not grow with S."""
+    """In bytes per second, like algbw; infinite if the time does not grow with S."""
     off: float
-    """The largest distance of a median from the line, as a share of the line."""
+    """The largest distance of a median from the line, relative to the line."""
 
     def __str__(self) -> str:
         if self.off > FITS_WITHIN:
@@ -130,10 +131,10 @@ class Fit:
 
 
 def fit(rows: Sequence[BenchRow]) -> Fit | None:
-    """The fit to the medians of one series, None for fewer than two sizes.
+    """The fit to the medians of one series; None for fewer than two sizes.
 
-    Least squares with weights 1 / median², which counts each size's error as a share of its time: unweighted, the
-    largest size alone would decide. A latency or a slope that came out negative is held at zero.
+    It is a least-squares fit with weights 1 / median², so that each size's error counts relative to its time: without
+    weights, the largest size alone would decide. A negative latency or slope is set to zero and the fit repeated.
     """
     if len({row.moved for row in rows}) < 2:
         return None

@@ -1,4 +1,4 @@
-"""``%distributed bench``: measure the collectives of a world, also in other wirings (a `bench.result` comes out)."""
+"""``%distributed bench``: measures the collectives of a world, also in other wirings, for a `BenchResult`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from allranks.notebook.stop import Stop
 
 OPS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send")
-"""What can be measured; ``send`` goes there and back, over each link on its own."""
-# What a user asks for.
+"""Operations that can be measured; ``send`` goes there and back, over each link separately."""
+# Checks of the user's arguments.
 
 
 def sweep(smallest: int, largest: int) -> list[int]:
@@ -46,7 +46,7 @@ def sweep(smallest: int, largest: int) -> list[int]:
 
 
 def choices(now: Choice, compare: Sequence[str], connections: Sequence[int]) -> list[Choice]:
-    """What to measure, the wiring in use first. Raises UsageError."""
+    """The wirings to measure, first the one in use. Raises UsageError."""
     for name in compare:
         known_backend(name)
     if wrong := [count for count in connections if count < 1]:
@@ -65,7 +65,7 @@ def choices(now: Choice, compare: Sequence[str], connections: Sequence[int]) -> 
 
 
 def known_ops(ops: Sequence[str], backends: Iterable[str]) -> None:
-    """Refuse what cannot be measured, or what none of the backends can do. Raises UsageError."""
+    """Refuse operations that cannot be measured, or that no backend supports. Raises UsageError."""
     supported = {name: [op for op in OPS if op in get_backend(name).operations] for name in backends}
     listed = "; ".join(f"{name} can do {', '.join(can)}" for name, can in supported.items())
     if isinstance(ops, str):
@@ -84,8 +84,8 @@ def known_ops(ops: Sequence[str], backends: Iterable[str]) -> None:
 
 
 def fits_in_memory(ops: Sequence[str], largest: int, size: int, here: int) -> None:
-    """Refuse a sweep that would have the `here` ranks on this machine killed for memory. Raises UsageError."""
-    arrays = 4 + (size if "all_gather" in ops else 0)  # given, received, what they should be, and a buffer
+    """Refuse a sweep whose arrays, in the `here` ranks on this machine, exceed its memory. Raises UsageError."""
+    arrays = 4 + (size if "all_gather" in ops else 0)  # sent, received and expected values, and a buffer
     free = psutil.virtual_memory().available
     if (needed := largest * arrays * here) <= free:
         return
@@ -99,13 +99,13 @@ def fits_in_memory(ops: Sequence[str], largest: int, size: int, here: int) -> No
 # Measuring.
 
 ENDS_WITHIN = 3.0
-"""Seconds that a measurement which was stopped gets to end, before the links are changed back."""
+"""Seconds that a stopped measurement gets to end before the wiring is changed back."""
 CODE = '__import__("allranks.rank.metrics.bench", fromlist=["in_cell"]).in_cell({arguments})'
-"""The cell of one measurement: it names nothing."""
+"""The code of the cell for one measurement, which binds no name."""
 
 
 class BenchedCluster(Protocol):
-    """What a bench needs of a `Cluster`."""
+    """The interface of `Cluster` that a bench uses."""
 
     @property
     def name(self) -> str: ...
@@ -120,7 +120,7 @@ class BenchedCluster(Protocol):
 
 
 class Bench:
-    """One run of ``bench`` on a cluster; everything is checked when it is made. Raises UsageError."""
+    """One run of ``bench`` on a cluster. The constructor checks all arguments and raises UsageError."""
 
     def __init__(
         self,
@@ -149,11 +149,11 @@ class Bench:
         self._stop = stop
 
     def run(self) -> BenchResult:
-        """Measure every choice; whatever happens, the world is wired as before at the end."""
+        """Measure every choice, and wire the world as before at the end, even after errors. Raises CellInterrupted."""
         rows: list[BenchRow] = []
         at = time.time()
         try:
-            with self._stop.noted():  # pyzmq frees its frames between two cells, and loses a KeyboardInterrupt by that
+            with self._stop.noted():  # pyzmq frees its frames between two cells, and may lose a KeyboardInterrupt then
                 for choice in self._choices:
                     if self._wired(choice):
                         rows += self._rows(choice)
@@ -169,7 +169,7 @@ class Bench:
             raise CellInterrupted from None
 
     def _wired(self, choice: Choice) -> bool:
-        """Change to `choice`; False, with the reason among the notes, where that cannot be."""
+        """Change to `choice`; False if that is not possible, with the reason in the notes."""
         if choice == self._here():
             return True
         if reason := cannot_run(choice.backend, self._ranks.sites(self._ranks.hosts)):
@@ -185,10 +185,10 @@ class Bench:
         return True
 
     def _rewire(self, choice: Choice) -> None:
-        """Change to `choice`; what ranks lost by that goes among the notes. Raises what `Cluster.rewire` raises."""
+        """Change to `choice`, and note variables that ranks lost. Raises what `Cluster.rewire` raises but NotLoaded."""
         try:
             change = self._cluster.rewire(choice.backend, connections=choice.connections)
-        except NotLoaded as error:  # the world is there; variables are missing on ranks
+        except NotLoaded as error:  # the world is up, but ranks lack variables
             change = error.change
         if change.missing or change.failed:
             self._notes.append(str(change))
@@ -209,7 +209,7 @@ class Bench:
             raise CannotStart(f"bench could not switch back to {self._home}: {error} To try again: {command}") from None
 
     def _rows(self, choice: Choice) -> list[BenchRow]:
-        """Everything once up the sizes and once down, so that a slow second does not pass for a slow size."""
+        """Measure all sizes in ascending, then in descending order, so that a slow second does not seem a slow size."""
         assert self._ranks.plan is not None
         can = get_backend(choice.backend).operations
         if missing := [op for op in self._ops if op not in can]:
@@ -235,12 +235,12 @@ class Bench:
         ]
 
     def _times(self, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, which: str) -> Any:
-        """Seconds of each call, a line for each rank that takes part."""
+        """Seconds of each call, one line for each rank that takes part."""
         what = f"link {link[0]}-{link[1]}" if link else op
         self._say(f"bench: {choice} · {what} · {size_text(nbytes)} ({which})")
         self._raise_if_stopped()
         arguments = f"{op!r}, {nbytes}, {self._seconds / 2!r}, {link!r}"
-        # Who is on no link sleeps meanwhile: a rank that waits in a collective of the ring would spin on a core.
+        # Ranks that are not on the link run nothing: a rank that waits in a collective of the ring spins on a core.
         result = self._cluster.run(
             CODE.format(arguments=arguments), ranks=link, check="off", ordered=False, screen=Nowhere()
         ).check()
@@ -248,7 +248,7 @@ class Bench:
 
 
 class Progress:
-    """A line that changes: a display in a kernel (`live`), elsewhere a line of stderr that is written over."""
+    """A progress line: a display in a kernel (`live`), otherwise a line of stderr that is overwritten."""
 
     def __init__(self, *, live: bool) -> None:
         from allranks.notebook.live import LiveArea
@@ -257,7 +257,7 @@ class Progress:
         self._width = 0
 
     def __call__(self, text: str) -> None:
-        """Show `text` instead of what was there."""
+        """Show `text` instead of the previous text."""
         if self._area is not None:
             self._area.want({0: text} if text else {})
         elif text or self._width:

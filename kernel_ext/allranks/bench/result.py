@@ -1,4 +1,4 @@
-"""What ``bench`` measured: figures, fits and advice, to look at, to keep, and to set against another time's."""
+"""The result of ``bench``: figures, fits and advice, to show, to save, and to compare with an earlier result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .compare import advice, best, changes
 from .figures import BenchRow, Choice, Fit, fit
 
 FORMAT = 1
-"""Of a saved file."""
+"""Version of the format of saved files."""
 
 
 @dataclass
@@ -23,10 +23,10 @@ class BenchResult:
     """What ``bench`` measured: a table as text and HTML, `frame` for pandas, `fits`, `save` and `against`."""
 
     name: str
-    """Of the cluster."""
+    """Name of the cluster."""
     ranks: int
     choice: Choice
-    """How the ranks were wired when it began, and are again."""
+    """How the ranks were wired when the bench began, and are again since it ended."""
     rows: list[BenchRow]
     notes: list[str] = field(default_factory=list)
     """What was left out, and why."""
@@ -36,12 +36,12 @@ class BenchResult:
 
     @property
     def peak(self) -> float:
-        """The highest busbw on the wiring in use, in bytes a second."""
+        """The highest busbw on the wiring in use, in bytes per second."""
         return max((row.busbw for row in self.rows if row.choice == self.choice), default=0.0)
 
     @property
     def series(self) -> dict[str, list[BenchRow]]:
-        """The rows by what was measured, such as ``all_sum``, ``link 0-1``, or ``all_sum (mpi)`` among several."""
+        """The rows by name: ``all_sum``, ``link 0-1``, or ``all_sum (mpi)`` if several wirings were measured."""
         found: dict[str, list[BenchRow]] = {}
         for row in self.rows:
             name = row.what if len(self.choices) == 1 else f"{row.what} ({row.choice})"
@@ -50,7 +50,7 @@ class BenchResult:
 
     @property
     def fits(self) -> dict[str, Fit]:
-        """t = a + S / B of each series with two sizes or more."""
+        """The fit t = latency + S / bandwidth of each series with at least two sizes."""
         return {name: found for name, rows in self.series.items() if (found := fit(rows)) is not None}
 
     @property
@@ -59,7 +59,7 @@ class BenchResult:
         return list(dict.fromkeys(row.choice for row in self.rows))
 
     def ratios(self) -> dict[Choice, list[float]]:
-        """busbw of every other choice over that of the wiring in use, wherever both were measured."""
+        """For every other wiring, the ratios of its busbw to that of the wiring in use, for each row that both have."""
         now = {row.key: row for row in self.rows if row.choice == self.choice}
         return {
             choice: ratios
@@ -74,13 +74,16 @@ class BenchResult:
 
     @property
     def recommended(self) -> Choice | None:
-        """The wiring with the highest busbw, as the geometric mean over all that was measured on both; None without
-        another one. The one in use stays unless another is better by more than 10 %."""
+        """The wiring with the highest busbw; None if no other wiring than the one in use was measured.
+
+        It is compared by the geometric mean over all measurements that both wirings have. The wiring in use stays
+        unless another one is better by more than 10 %.
+        """
         return best(self.ratios(), self.choice)
 
     @property
     def recommendation(self) -> str | None:
-        """The same as a sentence, with the command that applies it."""
+        """The recommended wiring in a sentence, with the command that applies it; None if there is no other."""
         return advice(self.ratios(), self.choice)
 
     def frame(self) -> Any:
@@ -111,7 +114,7 @@ class BenchResult:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write everything as JSON. Raises UsageError where the file cannot be written."""
+        """Write everything as JSON. Raises UsageError if the file cannot be written."""
         content = {"allranks bench": FORMAT, **asdict(self)}
         try:
             Path(path).write_text(json.dumps(content, indent=1) + "\n")
@@ -120,7 +123,7 @@ class BenchResult:
 
     @classmethod
     def load(cls, path: str | Path) -> BenchResult:
-        """What `save` wrote. Raises UsageError for any other file."""
+        """Load a result that `save` wrote. Raises UsageError for any other file."""
         try:
             content = json.loads(Path(path).read_text())
             if content.pop("allranks bench") != FORMAT:
@@ -143,10 +146,10 @@ class BenchResult:
             raise UsageError(f"{path} is not a saved bench. Save one with %distributed bench --save {path}.") from None
 
     def against(self, earlier: BenchResult) -> list[str]:
-        """What changed since, a sentence each: ``link 1-2 fell from 0.93 to 0.41 Gbit/s at 64 MiB``.
+        """The changes since `earlier`, one sentence each: ``link 1-2 fell from 0.93 to 0.41 Gbit/s at 64 MiB``.
 
-        Counted as changed: a busbw that differs by more than 10 %, where moreover the middle halves of the times of
-        both runs (between their quartiles) do not touch. Neighbouring sizes that changed alike share a sentence.
+        A busbw counts as changed if it differs by more than 10 % and the middle halves of both runs' times (between
+        their quartiles) do not overlap. Neighbouring sizes that changed in the same direction share a sentence.
         """
         return changes(self, earlier)
 

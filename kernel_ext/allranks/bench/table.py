@@ -1,4 +1,4 @@
-"""What a bench measured as a table, with the fits and the advice below it: as text, and as HTML without script."""
+"""The result of a bench as a table with the fits and the advice below it: as text, and as HTML without script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("wiring", "what", "size", "calls", "min", "median", "p99", "algbw GB/s", "busbw GB/s")
 _WORDS = (0, 1)
-"""Columns of words; the others are figures."""
+"""Columns of words; the other columns are figures."""
 
 
 def text(result: BenchResult) -> str:
@@ -28,7 +28,7 @@ def text(result: BenchResult) -> str:
 
 
 def html(result: BenchResult) -> str:
-    """With the chart below it."""
+    """The table as HTML, with the chart below it."""
     cell = "padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3);text-align:"
     align = ["left" if column in _WORDS else "right" for column in range(len(_HEADINGS))]
 
@@ -51,7 +51,7 @@ def _head(result: BenchResult) -> str:
 
 
 def _below(result: BenchResult) -> list[str]:
-    """What is said below the table."""
+    """The lines below the table: fits, recommendation and notes."""
     fits = [f"{name}: {line}" for name, line in result.fits.items()]
     return [*fits, *([result.recommendation] if result.recommendation else []), *result.notes]
 

@@ -1,6 +1,6 @@
-"""`Cluster`, what a user holds, and what its methods return: cells, values, who is in the world, what there is to see.
+"""`Cluster`, through which users control the ranks, and what its methods return: cells, results, values, views.
 
 Runs in: the notebook's kernel, or a script.
 Called by: users, ``magics``, ``experiment``.
-May call: ``head``, ``hosts``, ``notebook``, ``messages`` and the rooms of the verbs.
+May call: ``head``, ``hosts``, ``notebook``, ``messages`` and the subpackages of the verbs.
 """

@@ -1,4 +1,4 @@
-"""What every part of `Cluster` stands on: who is there, and what must hold before they are asked."""
+"""The base of all parts of `Cluster`: its ranks, the checks before a request to them, and the requests."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     from .cell import Cell
 
 Answered: TypeAlias = Reply[A] | RequestFailed
-"""What a rank answered, or what it raised instead."""
+"""The reply of a rank, or the error that it raised instead."""
 FREED_WITHIN = 5.0
-"""Seconds that a cell waits for ranks which end the cell before, when that has broken the world."""
+"""Seconds that a cell waits for ranks that are still ending the previous cell, if that cell broke the world."""
 DEATH_KNOWN_WITHIN = 0.5
-"""Seconds from the end of a rank's connection until its death is known, if that was the reason."""
+"""Seconds after the end of a connection until the death of its rank is known, if the rank died."""
 PENDING_WITHIN = 20.0
-"""Seconds an idle rank gets to name what is pending; one that is stopped or gone is not waited for so long."""
+"""Seconds that an idle rank gets to name its pending variables; a stopped or dead rank is noticed sooner."""
 ENDED_KNOWN_WITHIN = 10.0
-"""Seconds in which ranks tell a notebook that attaches how their cells have ended."""
+"""Seconds in which ranks report to an attaching notebook how their cells ended."""
 REPLAY_WITHIN = 3.0
-"""Seconds that a cell waits for ranks which still unblock others."""
+"""Seconds that a cell waits for ranks that still enter collectives to unblock others."""
 NOT_UP = (
     "no cluster is up ({!r} is {}). Start one with %distributed up -n 4, and use allranks.current(). In a script, "
     "call up()."
@@ -66,11 +66,11 @@ NOT_UP = (
 
 _clusters: weakref.WeakSet[ClusterBase] = weakref.WeakSet()
 _of_the_parent: list[Ranks] = []
-"""In a forked process: what would end the parent's ranks, or close its sockets, if it were collected."""
+"""In a forked process: objects whose collection would end the parent's ranks or close its sockets."""
 
 
 def _leave_to_the_parent() -> None:
-    """In a process that was just forked: the clusters are down here. Only the process that started one ends it."""
+    """In a forked process, mark all clusters as down: only the process that started a cluster ends it."""
     for cluster in list(_clusters):
         if (ranks := cluster._ranks) is not None:
             ranks.let_go()
@@ -82,7 +82,7 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class ClusterBase:
-    """The ranks, and the way to ask them something."""
+    """The ranks of a cluster, and requests to them."""
 
     def __init__(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
         self.name = settings.name
@@ -91,23 +91,23 @@ class ClusterBase:
         self._ranks: Ranks | None = None
         self._client: Any = None
         self._monitor: Monitor | None = None
-        """What the ranks told, also after `down`."""
+        """What the ranks have reported; kept after `down`."""
         self._cells = itertools.count(1)
         self._following: list[Cell] = []
         self._formed_late = ""
-        """What the next cell says of a world that could not be re-formed at the end of the cell before."""
+        """A note for the next cell on a world that could not be re-formed when the previous cell ended."""
         self._changing = threading.RLock()
-        """Held while the world is changed: a click in a dashboard comes in a thread of its own."""
+        """Held while the world is changed: clicks in a dashboard are handled in another thread."""
         self._starting = threading.Lock()
-        """Held from the first check of a cell until every rank has been sent it, and while the ranks are started."""
+        """Held from the first check of a cell until it is sent to every rank, and while the ranks are started."""
         self._pushing = threading.Lock()
-        """Held during a push: a rank holds the variables of one at a time."""
+        """Held during a push: a rank can hold the unbound variables of only one push."""
         self.notifier: Notifier | None = None
-        """Tells the user of long cells that have ended, and of those that hang."""
+        """Notifies the user of long cells that have ended, and of cells that hang."""
         self.saves_to: str | None = None
-        """The folder to which `begin_save` still writes."""
+        """The folder to which `begin_save` is still writing; None otherwise."""
         self._saving = threading.Lock()
-        """Held during a save or a load: a rank holds the snapshot, or the values, of one at a time."""
+        """Held during a save or a load: a rank can hold only one snapshot, or the loaded values of one state."""
         self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
         _clusters.add(self)
 
@@ -128,24 +128,24 @@ class ClusterBase:
 
     @property
     def connections(self) -> int:
-        """TCP connections of each link of a ring."""
+        """TCP connections per ring link."""
         return self._settings.options.connections
 
     @property
     def state(self) -> str:
-        """``down``, ``starting``, ``whole``, ``broken``, or ``incomplete``: a change of the world did not finish."""
+        """``down``, ``starting``, ``whole``, ``broken``, or ``incomplete`` if a change of the world did not finish."""
         return state_of(self._ranks.monitor) if self._ranks is not None else "down"
 
     @property
     def snapshot(self) -> Snapshot:
-        """Everything there is to show about the cluster now."""
-        ranks = self._ranks  # `down` may come between, in another thread
+        """The current state of the cluster, its hosts, ranks and links."""
+        ranks = self._ranks  # another thread may call `down` meanwhile
         if ranks is None:
             return Snapshot(self.name, self.backend, "down", 0, ())
         return ranks.monitor.snapshot()
 
     def _up(self) -> Ranks:
-        """The living ranks. Raises NoCluster."""
+        """The living ranks. Raises NoCluster if the cluster is down or still starting."""
         if self._ranks is None or self._ranks.monitor.state == "starting":
             raise NoCluster(NOT_UP.format(self.name, self.state))
         return self._ranks
@@ -157,7 +157,7 @@ class ClusterBase:
         return self._monitor.logged
 
     def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
-        """The ranks meant, checked; all of them for None. Raises UsageError."""
+        """Return these ranks sorted, without repetition; all ranks for None. Raises UsageError for an invalid rank."""
         if ranks is None:
             return list(range(self.size))
         given: Any = ranks.tolist() if hasattr(ranks, "tolist") else ranks
@@ -172,7 +172,7 @@ class ClusterBase:
             raise UsageError(f"no {rank_label(absent)}: this world has {there}")
         return chosen
 
-    # What must hold.
+    # Checks before a cell or a request.
 
     def _whole(self) -> Ranks:
         ranks = self._up()
@@ -181,7 +181,7 @@ class ClusterBase:
             ranks.monitor.wait(lambda: not ranks.monitor.busy(range(self.size)), FREED_WITHIN)
             self._await_stopped(ranks.monitor, range(self.size))
         with self._changing:
-            if self._can_form_anew(ranks):  # the last rank was unblocked only after the cell's prompt was back
+            if self._can_form_anew(ranks):  # the last rank was unblocked only after the prompt had returned
                 with undisturbed():
                     self._formed_late = f"Before this cell: {self._form_anew(ranks)}"
         self._refuse_if_broken(ranks)
@@ -194,7 +194,7 @@ class ClusterBase:
         return not ranks.monitor.busy(range(self.size))
 
     def _form_anew(self, ranks: Ranks) -> str:
-        """Form the next world in place; returns what became of the variables, for the user. Raises CannotStart."""
+        """Re-form the world in place; returns a message for the user on their variables. Raises CannotStart."""
         started = time.monotonic()
         ranks.form_again()
         text = f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
@@ -208,10 +208,10 @@ class ClusterBase:
     def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
         """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""
         self._refuse_if_busy(self._whole(), chosen)
-        return self._whole()  # what was waited for may have broken it
+        return self._whole()  # a cell that was waited for may have broken the world
 
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int], in_steps: bool = False) -> None:
-        """Raises Busy where some of the `chosen` ranks run a cell; with `in_steps`, one that has not ended a step."""
+        """Raise Busy if some of the `chosen` ranks run a cell; with `in_steps`, only for cells without steps."""
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
         monitor = ranks.monitor
         monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
@@ -230,7 +230,7 @@ class ClusterBase:
             )
 
     def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
-        """Wait for ranks whose cell was stopped: a call of MLX or C cannot be interrupted."""
+        """Wait for ranks whose cell was stopped: a call into MLX or C cannot be interrupted. Raises CellInterrupted."""
         until, stop = time.monotonic() + WAITED_FOR, Stop()
 
         def ending() -> list[int]:
@@ -254,7 +254,7 @@ class ClusterBase:
             raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
 
     def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
-        """A cell on some ranks must not evaluate what all ranks have to compute together."""
+        """Raise WouldHang if `code` would evaluate on the `chosen` ranks what all ranks must compute together."""
         for rank, answer in ranks.ask(chosen, Pending(code)).items():
             try:
                 names = answer.result(PENDING_WITHIN).answer.names
@@ -280,16 +280,16 @@ class ClusterBase:
             raise WorldBroken(f"the world is broken: {dead}. {heals}")
 
     def await_ended_cells(self) -> None:
-        """After `attach`: wait until it is known of cells that they have ended while no notebook was there."""
+        """After `attach`: wait, at most 10 s, for ranks to report cells that ended while no notebook was attached."""
         monitor = self._up().monitor
         everybody = range(len(monitor.ranks))
         monitor.wait(lambda: not any(not rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
 
     def let_go(self) -> None:
-        """Do not end the ranks when this process ends: another one may attach."""
+        """Leave the ranks running when this process ends, so that another process can attach."""
         self._up().let_go()
 
-    # Asking.
+    # Requests.
 
     def _ask_all(
         self,
@@ -299,12 +299,12 @@ class ClusterBase:
         *,
         in_steps: bool = False,
     ) -> dict[int, Future[Reply[A]]]:
-        """Ask those of `ranks` that are not dead; `_all_replies` names the others. Raises WorldBroken, and Busy.
+        """Ask all of `ranks` that are not dead; `_all_replies` names the dead ones. Raises WorldBroken and Busy.
 
-        With `in_steps`, ranks whose cell ends steps are not busy.
+        With `in_steps`, ranks whose cell has ended a step (`log`, `end_step`) do not count as busy.
         """
         chosen = self.choose_ranks(ranks)
-        # What the living ranks of a broken world hold can still be fetched.
+        # In a broken world, the variables of the living ranks can still be fetched.
         living = self._up()
         alive = [rank for rank in chosen if not living.monitor.ranks[rank].dead]
         self._refuse_if_busy(living, alive, in_steps)
@@ -314,12 +314,12 @@ class ClusterBase:
         return asked
 
     def _dead(self, ranks: Sequence[int] | int | None) -> dict[int, str]:
-        """Those of `ranks` that are dead, and of what."""
+        """Map the dead ones of `ranks` to the cause of their death."""
         known = self._up().monitor.ranks
         return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
 
     def _refuse_dead(self, chosen: Sequence[int], others: Callable[[Collection[int]], str] = lambda _ranks: "") -> None:
-        """Raises WorldBroken where all of these ranks are dead, NoAnswer with a sentence on `others` where some are."""
+        """Raise WorldBroken if all `chosen` ranks are dead; if some are, NoAnswer with a sentence on the `others`."""
         dead = self._dead(chosen)
         if not dead:
             return
@@ -331,11 +331,11 @@ class ClusterBase:
         raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}.")
 
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
-        """What the ranks answered, and which do not answer. Raises WorldBroken for one that died meanwhile."""
+        """Return the replies, and the ranks that do not answer. Raises WorldBroken if one died meanwhile."""
         replies, silent = dict[int, Answered[A]](), list[int]()
         stop = Stop()
         try:
-            # Raised within `wait`, an exception could leave locks held that the lifeline's thread then waits for.
+            # An exception raised within `wait` could leave locks held for which the lifeline's thread would wait.
             with stop.noted():
                 wait_for_values(asked, self._moved, stop.raise_if_pressed)
         except KeyboardInterrupt:
@@ -349,7 +349,7 @@ class ClusterBase:
                 silent.append(rank)
         if silent and self._ranks is not None:
             monitor = self._ranks.monitor
-            # A connection closes with its process, whose parent says a moment later that it is dead.
+            # A connection closes with its process; the parent process reports the death a moment later.
             known = monitor.ranks
             monitor.wait(lambda: all(rank >= len(known) or known[rank].dead for rank in silent), DEATH_KNOWN_WITHIN)
         views = self.snapshot.ranks
@@ -363,14 +363,14 @@ class ClusterBase:
         return replies, silent
 
     def _moved(self, rank: int) -> tuple[int, int]:
-        """How many bytes of large values have moved from and to a rank, and of how many."""
+        """Return how many bytes of large values have moved from and to a rank, and how many there are."""
         ranks = self._ranks
         if ranks is None or rank >= len(ranks.monitor.ranks):
             return (0, 0)
         return ranks.lifeline.moved(ranks.monitor.ranks[rank].uuid)
 
     def _stopped(self, asked: Mapping[int, Future[Reply[A]]]) -> CellInterrupted:
-        """Ctrl-C while ranks were asked something: values that are on their way do not go on."""
+        """After Ctrl-C, cancel the requests, which ends transfers of their values; returns the error to raise."""
         left = [rank for rank, answer in asked.items() if answer.cancel()]
         done = [rank for rank in asked if rank not in left]
         others = f"; {rank_label(done)} had" if done else ""
@@ -382,7 +382,7 @@ class ClusterBase:
         ranks: Sequence[int] | int | None,
         others: Callable[[Collection[int]], str] = lambda _ranks: "",
     ) -> dict[int, Answered[A]]:
-        """What `ranks` answered. Raises NoAnswer where some do not, or are dead, with a sentence on `others`."""
+        """Return all replies. Raises NoAnswer, with a sentence on the `others`, if some ranks are silent or dead."""
         dead = self._dead(ranks)
         replies, silent = self._replies(asked)
         if silent:
@@ -392,7 +392,7 @@ class ClusterBase:
         return replies
 
     def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
-        """The reply. Raises what the rank raised: CannotTravel, UsageError for a name it lacks, RankError otherwise."""
+        """Return the reply, or raise the rank's error: CannotTravel, UsageError for an unknown name, RankError."""
         if isinstance(reply, RequestFailed):
             if reply.kind == "CannotTravel":
                 raise CannotTravel(f"rank {rank}: {name}: {reply}")
@@ -403,11 +403,11 @@ class ClusterBase:
 
 
 def unsaid(_line: str) -> None:
-    """Ignores a line of progress."""
+    """Ignore a line of progress."""
 
 
 def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
-    """The error that names ranks which do not answer, with a sentence on the `others`."""
+    """The error that names the `silent` ranks, with a sentence on the `others`."""
     return NoAnswer(
         f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding (stopped, or unreachable). {others}"
         f"{' ' if others else ''}Try again when %distributed status no longer shows 'stopped'. To replace instead: "
@@ -416,6 +416,9 @@ def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
 
 
 def for_others(verb: str, what: str, *, least: int = 1) -> Callable[[Collection[int]], str]:
-    """Makes the sentence on ranks that do answer, where `least` do: ``For the others: %distributed pull x -r 0.``"""
+    """Make a function for the sentence on the other ranks: ``For the others: %distributed pull x -r 0.``
+
+    It returns an empty text for fewer than `least` ranks.
+    """
     text = f"For the others: %distributed {verb} {what} -r "
     return lambda ranks: f"{text}{typed_ranks(ranks)}." if len(ranks) >= least else ""

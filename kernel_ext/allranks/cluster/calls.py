@@ -30,64 +30,65 @@ Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
 AWAKE_EVERY = 0.2
-"""Seconds between two turns of the event loop while a cell is awaited: in ipykernel (7.4) the stop button is noticed at
-the next one, and nothing else may bring that about."""
+"""Seconds between two turns of the event loop while a cell is awaited: ipykernel (7.4) notices the stop button at the
+next turn, and nothing else may cause one."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function with its arguments, as a cell is sent it."""
+    """A function with its arguments, packed for a cell."""
 
     kind: CallKind
     text: str
-    """What is shown of it: the function's source."""
+    """The function's source, which stands for the cell's code."""
     names: tuple[str, ...]
     """Global names that the function uses."""
     buffers: list[Any]
     """The function and its arguments, packed."""
     arguments: Mapping[str, Constant]
-    """Its arguments that are numbers, text and truth values, by name where the function has one for them."""
+    """Arguments that are numbers, text or booleans, by parameter name."""
 
 
 class Calls:
-    """Calls functions on the ranks, in cells with these options: what `Cluster.options` returns.
+    """Calls functions on the ranks, in cells with the options given to `Cluster.options`.
 
-    A function that is defined in the notebook (or in a script itself) looks its global names up among the variables
-    of the rank, as a cell does: ``mx``, ``world``, ``rank``, ``size``, ``log``, and what cells and `push` have made
-    there. Functions, classes and modules that it uses travel with it, except where a cell has defined that name on the
-    rank; other variables of the notebook are to be arguments. A function of a module has its module's globals, and
-    those five where it has none of that name. Arguments and what is returned travel as with `push` and `pull`: arrays
-    as raw bytes.
+    A function that is defined in the notebook (or in the script itself) looks up global names among the variables of
+    the rank, as a cell does: ``mx``, ``world``, ``rank``, ``size``, ``log``, and what cells and `push` have set there.
+    Functions, classes and modules that it uses are sent with it, unless a cell has defined that name on the rank; pass
+    other variables of the notebook as arguments. A function of a module uses its module's globals, to which ``mx``,
+    ``world``, ``rank``, ``size`` and ``log`` are added if the module does not define them. Arguments and returned
+    values are sent as with `push` and `pull`: arrays as raw bytes.
     """
 
     def __init__(self, cluster: ClusterCells, options: Mapping[str, Any]) -> None:
         self._cluster, self._options = cluster, dict(options)
 
     def begin(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Cell:
-        """Call `function` without waiting; `Cell.finish` has the result, with what was printed and raised.
+        """Call `function` without waiting; `Cell.finish` returns the result, with what was printed and raised.
 
-        Raises UsageError for what cannot be called there, CannotTravel, and what `Cluster.run` raises.
+        Raises UsageError if the function cannot be called on ranks, CannotTravel if it or an argument cannot be sent,
+        and what `Cluster.run` raises.
         """
         return self._cluster._begin(packed(function, args, kwargs), **self._options)
 
     def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
-        """Call ``function(*args, **kwargs)`` on each rank, and return what each returned, in rank order.
+        """Call ``function(*args, **kwargs)`` on each rank, and return the values in rank order.
 
-        In a notebook, what it prints is shown. Raises CellFailed where it raised, with its own lines in
-        ``errors[rank]``; CannotTravel where what it returned cannot be sent; and what `begin` raises.
+        In a notebook, what the function prints is shown. Raises CellFailed if it raised, with its own lines in
+        ``errors[rank]``; CannotTravel if a returned value cannot be sent; and what `begin` raises.
         """
         return _returned(self._shown(wait=True).begin(function, *args, **kwargs).finish(), function)
 
     async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
-        """`apply`, while other tasks run. Cancelling it stops the cell, as Ctrl-C does."""
+        """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
         calls = self._shown(wait=False)
         return _returned(await finished(lambda: calls.begin(function, *args, **kwargs)), function)
 
     def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
-        """Make a function of the ranks of it: a decorator. A call returns what `apply` returns.
+        """Decorate a function so that calls to it run on the ranks and return what `apply` returns.
 
-        ``remote`` is what ipyparallel and Ray call it; options stand before it, so that they cannot be taken for the
-        function's own arguments::
+        ipyparallel and Ray use the same name. Options stand before it, so that they cannot be taken for the function's
+        own arguments::
 
             @cluster.options(ranks=[0, 1], timeout=5).remote
             def mean(x): ...
@@ -97,11 +98,11 @@ class Calls:
         return RemoteFunction(self, function)
 
     def _shown(self, *, wait: bool) -> Calls:
-        """With the output below the cell of the notebook that runs now, where there is one."""
+        """The same calls, with their output shown below the running cell of the notebook, if there is one."""
         shell = running_shell()
         if shell is None or "screen" in self._options:
             return self
-        from allranks.notebook.front_end import shown_in  # it imports IPython, which scripts do without
+        from allranks.notebook.front_end import shown_in  # imports IPython, which scripts do not need
 
         cluster = self._cluster
         ranks = cluster.choose_ranks(local_options(**self._options).ranks)
@@ -109,7 +110,7 @@ class Calls:
 
 
 class RemoteFunction(Generic[Arguments, Returned]):
-    """A function whose calls run on the ranks (`Calls.remote`); on a rank it is the function itself."""
+    """A function whose calls run on the ranks (`Calls.remote`); sent to a rank, it is the plain function."""
 
     def __init__(self, calls: Calls, function: Callable[Arguments, Returned]) -> None:
         self._calls, self._function = calls, function
@@ -119,7 +120,7 @@ class RemoteFunction(Generic[Arguments, Returned]):
         return self._calls.apply(self._function, *args, **kwargs)
 
     async def call_async(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> list[Returned]:
-        """The same, to be awaited."""
+        """Same as a call, but awaitable: see `Calls.apply_async`."""
         return await self._calls.apply_async(self._function, *args, **kwargs)
 
     def __reduce__(self) -> Any:
@@ -134,7 +135,7 @@ def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def finished(begin: Callable[[], Cell]) -> CellResult:
-    """Begin a cell and await its end, in a thread; a task that is cancelled stops the cell first."""
+    """Begin a cell in a thread and await its result; a task that is cancelled stops the cell first."""
     cells: list[Cell] = []
     cancelled = False
 
@@ -161,7 +162,7 @@ async def finished(begin: Callable[[], Cell]) -> CellResult:
 
 
 def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """A call as it travels. Raises UsageError and CannotTravel."""
+    """Pack a call for sending. Raises UsageError and CannotTravel."""
     plain = values.python_function(function)
     name = getattr(function, "__name__", None) or type(function).__name__
     if not callable(function):
@@ -188,7 +189,7 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
 
 
 def _constants(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Constant]:
-    """Those of a dict are ``name.key``."""
+    """The arguments that are constants, by parameter name; those in a dict are named ``name.key``."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -196,7 +197,7 @@ def _constants(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         for each in bound.signature.parameters.values():
             if each.kind is each.VAR_KEYWORD:
                 given |= given.pop(each.name)
-    except (TypeError, ValueError):  # the call will raise where it runs; some functions have no signature
+    except (TypeError, ValueError):  # a wrong call raises on the ranks; some functions have no signature
         given = dict(kwargs)
     for name, value in list(given.items()):
         if isinstance(value, dict):
@@ -209,7 +210,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _sources(files: Iterable[str]) -> dict[str, tuple[str, int | None]]:
-    """The text of files that ranks may not have, for tracebacks, and which cells of the notebook they are."""
+    """Map files that ranks may lack to their text, for tracebacks, and to their cell number in the notebook."""
     cells = getattr(getattr(running_shell(), "compile", None), "_filename_map", {})  # of IPython 9.18
     return {file: ("".join(linecache.getlines(file)), cells.get(file)) for file in files}
 
@@ -222,7 +223,7 @@ def _text(plain: types.FunctionType | None, name: str) -> str:
 
 
 def _returned(result: CellResult, function: Any) -> list[Any]:
-    """What each rank returned. Raises CellFailed and CannotTravel."""
+    """The value that each rank returned. Raises CellFailed and CannotTravel."""
     try:
         result.check()
     except CellFailed as failed:
@@ -231,7 +232,7 @@ def _returned(result: CellResult, function: Any) -> list[Any]:
 
 
 def _hint(errors: Iterable[RemoteError], function: Any) -> str:
-    """How to bring a variable to the ranks that a function of the notebook lacks there."""
+    """Advice on a variable of the notebook that the function lacks on the ranks; empty if there is none."""
     plain = values.python_function(function)
     here = plain.__globals__ if plain is not None and plain.__module__ == "__main__" else {}
     missing = [name for name in dict.fromkeys(error.missing_name for error in errors) if name in here]

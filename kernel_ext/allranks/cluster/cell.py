@@ -1,4 +1,4 @@
-"""One cell on some ranks: send it, show what comes while it comes, and say how it ended."""
+"""One cell on some ranks: send it, show its output as it arrives, and report how it ended."""
 
 from __future__ import annotations
 
@@ -43,45 +43,45 @@ if TYPE_CHECKING:
     from allranks.timeline.recording import Recording
 
 INTERRUPT_WITHIN = 1.6
-"""Seconds ranks get to handle an interrupt before the prompt is given back without them."""
+"""Seconds that ranks get to handle an interrupt before the prompt returns without them."""
 STOPPED_WITHIN = 10.0
 """Seconds that another thread gets to show the end of a cell that was stopped."""
 VALUES_WITHIN = 0.3
-"""Seconds that the end of a run waits for what its code reads."""
+"""Seconds that the end of a run waits for the values that its code reads."""
 POLL_LOGGED = 0.5
-"""Seconds between two looks at what was logged."""
+"""Seconds between two checks for logged values."""
 DRAW_EVERY = 0.1
-"""Seconds after which what has come is drawn, and a stop noticed, though more keeps coming."""
+"""Seconds after which received output is drawn, and a stop noticed, even if more keeps arriving."""
 NOTIFY_EVERY = 1.0
 """Seconds between two checks whether the user is to be notified."""
 NOTIFY_AGAIN = 600.0
-"""Seconds between two notifications of hangs of one cell."""
+"""Seconds between two notifications that one cell hangs."""
 HANGS_AFTER = 10.0
 """Seconds for which a rank waits for others before the user is notified."""
 LOOK_EVERY = 0.05
-"""Seconds between two looks at who waits for whom."""
+"""Seconds between two checks of which ranks wait for which."""
 
 
 @dataclass
 class SentCell:
-    """What is known of a cell, also when its results are gone."""
+    """The number, ranks and status of a cell, kept when its results are gone."""
 
     number: int
-    """Counted by the cluster."""
+    """Number of the cell in the cluster."""
     count: int
-    """As the notebook counts."""
+    """Number of the cell in the notebook."""
     ranks: tuple[int, ...]
     status: RunStatus = "running"
     """``running`` until its end is shown."""
     why: str = ""
-    """How it failed."""
+    """How the cell failed; empty if it did not."""
 
     @property
     def label(self) -> str:
         return f"In[{self.count}]"
 
     def is_called(self, text: str) -> bool:
-        """Whether this is its number in the notebook."""
+        """Whether `text` is the cell's number in the notebook: ``5`` or ``In[5]``."""
         return text in (str(self.count), self.label)
 
 
@@ -103,12 +103,15 @@ class Cell:
         notifier: Callable[[], Notifier | None] = lambda: None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
-        """`calls` is what ranks call, where `code` only shows that; `before` is shown first; `run` records the cell."""
+        """`calls` is set if ranks call a function, whose source is `code`.
+
+        `before` is shown before the output; `run` records what the cell logs.
+        """
         assert isinstance(options.ranks, Sequence) and options.count is not None, "settled by Cluster.begin"
         self.number, self.code, self.ranks = number, code, tuple(options.ranks)
         self._monitor, self._lifeline, self._screen = monitor, lifeline, options.screen
         self.count = options.count
-        """Its number as the notebook counts."""
+        """Number of the cell in the notebook."""
         self._timeout, self._check = options.timeout, options.check
         self._request = CellRequest(
             number=number, count=options.count, options=options.shared, widgets=options.widgets, calls=calls
@@ -117,41 +120,41 @@ class Cell:
         self._recording = recording
         self._agreement = Agreement(monitor, lifeline, self.ranks, number)
         self.mismatch: str | None = None
-        """The first collective on which the ranks disagreed, so that its result is invalid."""
+        """The first collective on which the ranks disagreed, so that its result is invalid; None if they agreed."""
         self._fold = Fold(self.ranks)
         self._outcome = Outcome(self.ranks, self._fold)
         self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
         self._conversation = Conversation(monitor, lifeline, options.read)
         self._before, self._on_end, self._run, self._notifier = before, on_end, run, notifier
         self._hang_notified: tuple[int | None, float] = (None, -NOTIFY_AGAIN)
-        """The last collective of which the user was notified that ranks hang in it, and when."""
+        """Number of the last collective for which the user was notified of a hang, and when."""
         self._stop_notified = False
-        """Whether the user was notified that ranks are at a breakpoint; until none is."""
+        """Whether the user was notified that ranks are at a breakpoint; reset once no rank is."""
         self._check_at = time.monotonic() + NOTIFY_EVERY
         self._low_memory = LowMemory(self.ranks)
         self._for_others = self._timed_out = False
-        """Whether only the queue follows it; whether its time limit has ended it."""
+        """Whether only the queue follows the cell, and whether its timeout has ended it."""
         self._stopped = False
-        """Whether it was stopped by its time limit, or by who follows it."""
+        """Whether the cell was stopped by its timeout or by the user."""
         self._values: Future[Reply[PlainValues]] | None = None
-        """What the run's code reads on a rank, once it was asked."""
+        """The answer of a rank with the values that the run's code reads, once it was asked for them."""
         self._first: dict[int, int] = {}
         self._logged = monitor.logged.count
-        """Number of the last logged figure that is not to be drawn any more."""
+        """Number of the last logged value that is drawn already, or that was logged before this cell."""
         self._started = time.monotonic()
         self._look_at = self._started + LOOK_EVERY
         self._events: CellUpdates = queue.SimpleQueue()
         self._pressed = Stop()
         self.result: CellResult | None = None
         self.followed = False
-        """Whether somebody waits for its end."""
+        """Whether a thread follows the cell to its end, or has done so."""
         self._follower = threading.Lock()
-        """Held by the thread that follows it."""
+        """Held by the thread that follows the cell."""
         self.sent = SentCell(number, options.count, self.ranks)
         self._unraised: BaseException | None = None
-        """What `finish` raised where only the queue called it."""
+        """The error of a `finish` that only the queue called; the user's next call raises it."""
         self.shown = threading.Event()
-        """Set when its end has been shown, and the world is re-formed where that was due."""
+        """Set once the end of the cell has been shown and the world re-formed if necessary."""
 
     @property
     def label(self) -> str:
@@ -164,7 +167,7 @@ class Cell:
         return f"<Cell {self.number} on {rank_label(list(self.ranks))}: running>"
 
     def start(self, after: Callable[[str], Sequence[str]] = lambda _uuid: ()) -> None:
-        """Send it; `after` gives the requests of ipyparallel's client to an engine that its rank is to run before."""
+        """Send the cell. `after` returns the ipyparallel requests to an engine that its rank must handle first."""
         self._first = {rank: self._monitor.ranks[rank].entered for rank in self.ranks}
         with self._pressed.noted():  # all ranks get the cell, or none
             self._events = self._monitor.listen(self.number, self.ranks)
@@ -174,17 +177,18 @@ class Cell:
                 self._lifeline.execute(uuid, "" if request.calls else self.code, request, after(uuid))
 
     def adopt(self, events: CellUpdates) -> None:
-        """Follow a cell that another notebook sent; `events` has what is kept of it."""
+        """Follow a cell that another notebook sent; `events` has its events from the first one that was kept."""
         self._events = events
         self._first, self._logged = {}, 0
 
     def finish(self, timeout: float | None = None) -> CellResult:
-        """Follow the cell to its end; where another thread does so already, wait for that. Again, the same result.
+        """Follow the cell to its end and return its result; later calls return the same result.
 
-        Ctrl-C interrupts the ranks and raises CellInterrupted. CellTimeout is raised in the same way `timeout` seconds
-        after this call; without one, after those that the cell was begun with, from its start.
-        Both return within two seconds (five on backends other than ring), also when ranks do not respond; those
-        stay busy and are named. Raises NoCluster where the cluster goes down meanwhile.
+        If another thread follows the cell already, wait for it to end. Ctrl-C interrupts the ranks and raises
+        CellInterrupted. A timeout also interrupts them and raises CellTimeout: `timeout` seconds after this call or,
+        without `timeout`, after the seconds that the cell's own options set, counted from its start. Both errors come
+        within two seconds (five where collectives cannot be aborted), even if ranks do not respond; such ranks stay
+        busy, and the message names them. Raises NoCluster if the cluster goes down meanwhile.
         """
         if timeout is not None:
             timeout = checked({"timeout": timeout}).timeout
@@ -198,9 +202,9 @@ class Cell:
         return self._ended()
 
     def follow_for_others(self) -> None:
-        """`finish`, called by the queue; a later call of `finish` raises the same error."""
+        """Same as `finish` for the queue: an error is not raised here, but by the next call of `finish`."""
         if not self._follower.acquire(blocking=False):
-            return  # somebody follows it
+            return  # another thread follows it
         try:
             if self.result is None:
                 self._for_others = True
@@ -226,7 +230,7 @@ class Cell:
                 pressed = self._pressed.pressed  # while the last rank's end was handled
                 self._pressed.put_off()
                 self._close()
-        if pressed or self._pressed.pressed:  # at the very end, and yet "Run All" is to stop here
+        if pressed or self._pressed.pressed:  # even if pressed at the very end, "Run All" must stop here
             raise CellInterrupted
         assert self.result is not None
         return self.result
@@ -246,7 +250,7 @@ class Cell:
         raise error("the cell was stopped.") from None
 
     def _ended(self) -> CellResult:
-        """The result of a cell whose end was shown."""
+        """The result of a cell whose end was shown, unless an error must still be raised."""
         if (error := self._unraised) is not None:
             self._unraised = None
             raise error
@@ -255,19 +259,19 @@ class Cell:
         return self.result
 
     def stop(self) -> None:
-        """What Ctrl-C does, from any thread: `finish` interrupts the ranks and raises CellInterrupted."""
+        """Do what Ctrl-C does, from any thread: `finish` interrupts the ranks and raises CellInterrupted."""
         self._pressed.press(self._events)
 
     def interrupt(self) -> None:
-        """SIGINT to every rank that still runs the cell."""
+        """Send SIGINT to every rank that still runs the cell."""
         self._unblocking.interrupt()
 
     def free(self, ranks: Sequence[int]) -> None:
-        """Unblock those of `ranks` that wait in a collective; their other code goes on."""
+        """Unblock the ones of `ranks` that are blocked in a collective of the cell; other code of theirs goes on."""
         self._unblocking.free(ranks)
 
     def release(self) -> None:
-        """Where nothing can be aborted: from now on have missing ranks enter what others wait in."""
+        """If collectives cannot be aborted, have the missing ranks enter them from now on."""
         self._unblocking.release()
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
@@ -329,11 +333,11 @@ class Cell:
         return True
 
     def _converse(self, deadline: float | None) -> None:
-        """Let the user talk to a rank that stands in the debugger. Raises KeyboardInterrupt for Ctrl-C."""
+        """Let the user type commands for a rank in the debugger. Raises KeyboardInterrupt for Ctrl-C."""
         conversation = self._conversation
         if blocks := conversation.said():
             self._show(blocks)
-        if not conversation.open:  # as a rule; a snapshot costs more than all the rest here
+        if not conversation.open:  # usually; a snapshot costs more than the rest of this method
             return
         snapshot = self._monitor.snapshot()
         if not conversation.due([snapshot.ranks[rank] for rank in self._outcome.open]):
@@ -380,7 +384,7 @@ class Cell:
                 self._screen.logged(rows, self._run)
 
     def _ask_values(self) -> None:
-        """Have a rank say what the code of a run reads from earlier cells: its agent answers at once."""
+        """Ask a rank for the values that the code of a run reads from earlier cells; its agent answers at once."""
         run = self._run
         if run is None or not run.number or self._values is not None:
             return
@@ -398,8 +402,8 @@ class Cell:
                 self._run.variables = answer.result().answer.values
 
     def _say_who_waits(self) -> None:
-        """Report who waits for whom, and unblock those whose wait is hopeless."""
-        if (now := time.monotonic()) < self._look_at:  # a look costs as much as the rest of a short cell here
+        """Report which ranks wait for which, and unblock ranks whose collective cannot complete."""
+        if (now := time.monotonic()) < self._look_at:  # a check costs as much as the rest of a short cell
             return
         self._look_at = now + LOOK_EVERY
         findings = self._unblocking.look()
@@ -413,7 +417,7 @@ class Cell:
                 self._notify_who_waits(notifier, now)
 
     def _notify_who_waits(self, notifier: Notifier, now: float) -> None:
-        """Notify the user of ranks that wait for others for long, and of ranks at a breakpoint."""
+        """Notify the user of ranks that have waited long for others, and of ranks at a breakpoint."""
         views = {rank: self._monitor.snapshot().ranks[rank] for rank in self._outcome.open}
         at_breakpoint = [rank for rank, view in views.items() if view.state == "debugging"]
         if at_breakpoint and not self._stop_notified:
@@ -430,7 +434,7 @@ class Cell:
         if not waiting or (len(places) == 1 and not others) or (min(places) == number) or now - at < NOTIFY_AGAIN:
             return  # all ranks are in the same collective: it may just be large
         self._hang_notified = min(places), now
-        # Without source code: what is sent may be read by others.
+        # Without source code: other people may read the notification.
         doing = alike({rank: _place(views[rank]) for rank in others})
         who = "; ".join(f"{rank_label(members)} {what}" for what, members in doing.items())
         who = who or "the ranks wait for each other"
@@ -440,7 +444,7 @@ class Cell:
         status: RunStatus = "failed"
         try:
             status = self._end()
-        finally:  # whatever fails there, others wait for its end
+        finally:  # even if that fails: other threads wait for the cell's end
             self.sent.why = self.result.failure() if self.result is not None and not self.result.ok else ""
             self.sent.status = status
             self.shown.set()
@@ -449,10 +453,10 @@ class Cell:
             notifier.ended(self.label, "failed" if self._timed_out else status, why, self.result.seconds)
 
     def _end(self) -> RunStatus:
-        """Show how the cell has ended, and re-form the world where that is due."""
+        """Show how the cell has ended, and re-form the world if necessary."""
         self._draw(flush=True)
         self._monitor.unlisten(self.number)
-        for rank in self._outcome.open:  # it was to be unblocked, and was not
+        for rank in self._outcome.open:  # it should have been unblocked, and was not
             self._outcome.results[rank].unblocked = None
         self._unblocking.wait()
         self._unblocking.decide()
@@ -462,7 +466,7 @@ class Cell:
         if self._run is not None:
             self._run.collectives = CollectiveShare.of(self._outcome.timed, self.result.seconds)
         self.end_run(status)
-        if self._recording is not None and self._monitor.state != "down":  # which leaves nothing to show
+        if self._recording is not None and self._monitor.state != "down":  # if it is down, nothing can be shown
             self.result.timeline = self._recording.finish(self.number, stuck=bool(self._outcome.open))
         if note := self._on_end(self):
             blocks.append(Block("text", self.ranks, note + "\n", "note"))
@@ -472,13 +476,13 @@ class Cell:
         return status
 
     def end_run(self, status: RunStatus = "stopped") -> None:
-        """Note how the run of the cell ended; one of which nothing is known any more counts as stopped."""
+        """Note how the run of the cell ended; a cell that can no longer be followed counts as stopped."""
         if self._run is None:
             return
         if self.result is not None and not self._outcome.open:
             self._monitor.logged.unfollow(self.number)
         if self._values is not None and wait([self._values], VALUES_WITHIN).done:
-            self._take_values(self._values)  # its callback may come only now
+            self._take_values(self._values)  # its callback may not have run yet
         self._run.end(status)
 
     def _how_it_ended(self) -> RunStatus:
@@ -490,7 +494,7 @@ class Cell:
         return "stopped" if interrupted else "failed"
 
     def _look_back(self) -> list[Block]:
-        """What must be said of the collectives of a cell that is over."""
+        """Notes on the collectives of a cell that has ended: a mismatch, invalid and pending arrays."""
         blocks = []
         if self._check == "warn" and not self._outcome.open and self._first:
             self.mismatch = self._agreement.mismatch(self._first)
@@ -503,7 +507,7 @@ class Cell:
 
     @property
     def unblocks(self) -> bool:
-        """Whether missing ranks enter what others wait in."""
+        """Whether missing ranks enter collectives for those that wait in them."""
         return self.followed and self._unblocking.releasing
 
     @property

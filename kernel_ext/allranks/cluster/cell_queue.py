@@ -1,4 +1,4 @@
-"""Cells that wait for others: each runs once the cell before it has succeeded, or is named as not run."""
+"""Cells that wait for other cells: each runs once its predecessor has succeeded, or is reported as not run."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from .result import CellResult
 
 QueueState = Literal["waiting", "running", "ok", "failed", "stopped", "not run"]
 MOST_ENDED = 50
-"""Cells that are listed after their end."""
+"""Most ended cells that are listed."""
 CHECK_EVERY = 0.1
-"""Seconds between two checks of ranks that are busy, and of cells that the queue has not started."""
+"""Seconds between two checks of busy ranks, and of cells that the queue has not started."""
 LONGEST = 60
-"""Characters of code that are listed."""
+"""Most characters of a cell's code that are listed."""
 DROPPED = "it was dropped from the queue"
 HEADINGS = ("cell", "state", "after", "code")
 FAILURES = {"failed": "failed", "stopped": "was stopped", "not run": "was not run"}
 
 
 class Predecessor(Protocol):
-    """A cell that another one waits for: in the queue, or sent to the ranks without it."""
+    """A cell that another cell waits for: in the queue, or sent to the ranks directly."""
 
     @property
     def label(self) -> str: ...
@@ -49,7 +49,7 @@ class Predecessor(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell as it is listed."""
+    """A cell in the list of the queue."""
 
     label: str
     status: QueueState
@@ -63,16 +63,16 @@ class Entry:
 
 
 class QueuedCell:
-    """A cell in the queue. It runs in its turn, also if `finish` is not called."""
+    """A cell in the queue. It runs in its turn, even if `finish` is not called."""
 
     def __init__(self, code: str, name: str, count: int | None, after: Predecessor | None, named: bool) -> None:
-        """`count` is its number in the notebook. `named` says whether the user has named the cell `after`."""
+        """`count` is its number in the notebook. `named` tells whether the user named the cell `after`."""
         self.code, self.name, self.count = code, name, count
         self.status: QueueState = "waiting"
         self.why = ""
-        """Why it was not run, or how it failed."""
+        """Why the cell was not run, or how it failed."""
         self.after: Predecessor | None = after
-        """The cell that it waits for."""
+        """The cell that this cell waits for."""
         self.is_after_a_named_cell = named
         self.ended = threading.Event()
         self._cell: Cell | None = None
@@ -85,7 +85,7 @@ class QueuedCell:
         return f"{self.name} ({number})" if self.name and number else self.name or number
 
     def is_called(self, text: str) -> bool:
-        """Whether this is its name or its number."""
+        """Whether `text` is the cell's name or its number."""
         return text == self.name or (self.count is not None and text in (str(self.count), f"In[{self.count}]"))
 
     def __repr__(self) -> str:
@@ -93,14 +93,15 @@ class QueuedCell:
 
     @property
     def result(self) -> CellResult | None:
-        """None until it has ended, and where it was not run."""
+        """The result of the cell; None until it has ended, and if it was not run."""
         return self._cell.result if self._cell is not None else None
 
     def finish(self, timeout: float | None = None) -> CellResult:
-        """Wait for its end, and return its result.
+        """Wait for the end of the cell, and return its result.
 
-        Raises NotRun where it was not run, what `Cell.finish` raised while the queue followed it, CellTimeout after
-        `timeout` seconds, and CellInterrupted for Ctrl-C; after the last two, the cell stays in the queue, or goes on.
+        Raises NotRun if the cell was not run, what `Cell.finish` raised while the queue followed the cell, CellTimeout
+        after `timeout` seconds of waiting, and CellInterrupted for Ctrl-C. After the last two, the cell stays in the
+        queue, or goes on running.
         """
         try:
             in_time = self.ended.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
@@ -122,7 +123,7 @@ class QueuedCell:
         lines = [line.strip() for line in Code.of(self.code).text.splitlines()]
         return cut_text(next((line for line in lines if line and not line.startswith("#")), ""), LONGEST)
 
-    # For the queue, which holds its lock.
+    # For the queue, which calls `end` and `end_unrun` with its lock held.
 
     def begun(self, cell: Cell) -> None:
         self._cell = cell
@@ -136,7 +137,7 @@ class QueuedCell:
 
 
 class CellQueue:
-    """The cells of one cluster that wait for others; iterates over entries as they are listed."""
+    """The cells of one cluster that wait for other cells; iterates over the listed entries, ended cells first."""
 
     def __init__(
         self,
@@ -145,13 +146,14 @@ class CellQueue:
         underway: Callable[[], Sequence[Cell]],
         is_busy: Callable[[Any], bool],
     ) -> None:
-        """`begin` sends a cell to the ranks. `recent` returns those that run and the user's last one, which is the last
-        in it, `underway` those that run. `is_busy` returns whether one of these ranks runs a cell.
+        """`begin` sends a cell to the ranks, `is_busy` returns whether one of these ranks runs a cell.
+
+        `recent` returns the running cells followed by the user's last cell; `underway` returns the running cells.
         """
         self._begin, self._recent, self._underway, self._is_busy = begin, recent, underway, is_busy
         self._changed = threading.Condition()
         self._cells: list[tuple[QueuedCell, dict[str, Any], contextvars.Context]] = []
-        """Those that wait or run, the next one first: with the options of `begin`, and where their output is shown."""
+        """Waiting and running cells, next first, with their options for `begin` and the context of their output."""
         self._ended: deque[Entry] = deque(maxlen=MOST_ENDED)
         self._names = itertools.count(1)
         self._starter: threading.Thread | None = None
@@ -163,11 +165,11 @@ class CellQueue:
     # Changing.
 
     def add(self, code: str, *, after: int | str | None = None, name: str = "", **options: Any) -> QueuedCell:
-        """Run `code` once the cell `after` has succeeded: by its name or number, by default the last one.
+        """Run `code` once the cell `after`, given by name or number, has succeeded; by default the last cell.
 
-        The last one is the last in the queue, or else the last that was sent to the ranks. The options are those of
-        `Cluster.begin`. Raises UsageError for an invalid option, where there is no such cell, and where it has ended
-        and has not succeeded.
+        The last cell is the last one in the queue, or else the last one sent to the ranks. `name` is what the new cell
+        is called. The options are those of `Cluster.begin`. Raises UsageError for an invalid option or name, if there
+        is no cell `after`, and if that cell has ended without success.
         """
         checked = local_options(**options)
         with self._changed:
@@ -192,7 +194,7 @@ class CellQueue:
         return queued
 
     def drop(self, *which: int | str) -> None:
-        """Take cells out of the queue. Raises UsageError for one that does not wait."""
+        """Remove cells, given by name or number, from the queue. Raises UsageError for a cell that is not waiting."""
         with self._changed:
             for queued in [self._waiting(each) for each in which]:
                 self._unlink(queued)
@@ -200,7 +202,7 @@ class CellQueue:
             self._settle()
 
     def move(self, which: int | str, before: int | str) -> None:
-        """Run a cell directly before another one, which then waits for it. Raises UsageError where that cannot be."""
+        """Run cell `which` directly before cell `before`, which then waits for it. Raises UsageError if impossible."""
         with self._changed:
             queued, other = self._waiting(which), self._waiting(before)
             if queued is other:
@@ -220,7 +222,7 @@ class CellQueue:
             self._settle()
 
     def close(self, why: str) -> None:
-        """End all cells that wait: they are not run."""
+        """End all waiting cells as not run, for the reason `why`."""
         with self._changed:
             for queued, *_ in self._cells:
                 if queued.status == "waiting":
@@ -228,13 +230,13 @@ class CellQueue:
             self._settle()
 
     def _unlink(self, queued: QueuedCell) -> None:
-        """Have those that wait for a cell, and whose user has not named it, wait for the one before it."""
+        """Make cells that wait for `queued`, but were not told to by name, wait for its predecessor instead."""
         for other, *_ in self._cells:
             if other.after is queued and not other.is_after_a_named_cell:
                 other.after, other.is_after_a_named_cell = queued.after, queued.is_after_a_named_cell
 
     def _settle(self) -> None:
-        """Note which cells can no longer run, and which have ended; the starter looks again."""
+        """Note which cells can no longer run and which have ended, and wake the starter."""
         unrun = True
         while unrun:
             unrun = False
@@ -252,7 +254,7 @@ class CellQueue:
     # Running.
 
     def _start_all(self) -> None:
-        """Start each cell in its turn. After an error, the cells that wait are named as not run."""
+        """Start each cell in its turn. After an error, report the waiting cells as not run."""
         try:
             self._start_cells()
         except BaseException as error:
@@ -262,7 +264,7 @@ class CellQueue:
             raise
 
     def _start_cells(self) -> None:
-        """Start each cell in its turn, until none waits."""
+        """Start each cell in its turn, until no cell waits."""
         while True:
             with self._changed:
                 self._settle()
@@ -274,7 +276,7 @@ class CellQueue:
                 if due is None:
                     self._changed.wait(CHECK_EVERY)
                     continue
-                due[0].status = "running"  # from now on it is not dropped
+                due[0].status = "running"  # from now on it cannot be dropped
             self._start(*due)
 
     def _is_due(self, queued: QueuedCell, options: dict[str, Any]) -> bool:
@@ -283,12 +285,12 @@ class CellQueue:
             self._follow_unfollowed(before)
         if before is not None and before.status != "ok":
             return False
-        with suppress(AllranksError):  # `begin` raises it
+        with suppress(AllranksError):  # `begin` raises the same error
             return not self._is_busy(options.get("ranks"))
         return True
 
     def _follow_unfollowed(self, sent: Predecessor) -> None:
-        """A cell comes to its end only if it is followed."""
+        """Follow a cell if no thread does: without that, its end would not be noticed."""
         for cell in self._underway():
             if cell.sent is sent and not cell.followed:
                 threading.Thread(target=cell.follow_for_others, name="allranks-cell", daemon=True).start()
@@ -308,7 +310,7 @@ class CellQueue:
             follow = partial(context.run, self._follow, queued, cell)
             try:
                 threading.Thread(target=follow, name="allranks-cell", daemon=True).start()
-            except RuntimeError:  # no more threads: the other cells wait
+            except RuntimeError:  # no more threads: the queue waits here
                 follow()
 
     def _follow(self, queued: QueuedCell, cell: Cell) -> None:
@@ -336,7 +338,7 @@ class CellQueue:
         return recent[-1] if recent else None
 
     def _find(self, text: str) -> Predecessor:
-        """A cell of the queue, or one that runs, or was the last. Raises UsageError."""
+        """Find a cell in the queue, a running cell, or the user's last one. Raises UsageError."""
         cells: list[Predecessor] = [*self._recent(), *(queued for queued, *_ in self._cells)]
         found = next((each for each in reversed(cells) if each.is_called(text)), None)
         if found is None:
@@ -345,7 +347,7 @@ class CellQueue:
         return found
 
     def _waiting(self, which: int | str) -> QueuedCell:
-        """A cell that waits. Raises UsageError."""
+        """Find a waiting cell by its name or number. Raises UsageError."""
         waiting = [queued for queued, *_ in self._cells if queued.status == "waiting"]
         found = next((each for each in waiting if each.is_called(str(which))), None)
         if found is None:
@@ -354,7 +356,7 @@ class CellQueue:
         return found
 
     def after_text(self, queued: QueuedCell) -> str:
-        """What to say of a cell that was added."""
+        """The message on a cell that was added."""
         before = queued.after
         when = f"once {before.label} has succeeded" if before is not None else "next"
         return f"{queued.label} runs {when}. %distributed queue lists the cells that wait."
@@ -373,7 +375,7 @@ class CellQueue:
 
 
 def _failure(cell: Predecessor) -> str:
-    """Why no other cell is to run after it; empty while it has not ended, and where it has succeeded."""
+    """Why no cell may run after this one; empty if it has succeeded or has not ended yet."""
     if cell.status not in FAILURES:
         return ""
     return f"{cell.label} {FAILURES[cell.status]}{f' ({cell.why})' if cell.why else ''}"

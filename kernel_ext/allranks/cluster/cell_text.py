@@ -1,4 +1,4 @@
-"""What a cell printed, read from the ranks: to be shown, searched and saved, also what the page has no room for."""
+"""What a cell printed, read from the ranks to be shown, searched and saved, even if it is too long for the page."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from allranks_backends.plan import alike, rank_label
 SHOWN = 50
 """Lines of each rank that are shown by default."""
 FOUND = 200
-"""Lines that are shown of those that were searched for."""
+"""Lines that a search returns by default, over all ranks."""
 AT_ONCE = 4096
 """Lines of each rank that are written together."""
 LINE = 400
 """Assumed bytes per line when the last lines are read."""
 LARGEST = 1 << 24
-"""Bytes that are read at most for the last lines, however long they are."""
+"""Most bytes that are read per rank for its last lines, however long the lines are."""
 WITHIN = 30.0
 """Seconds that a rank gets to answer."""
 DEAD = "dead"
 END = 1 << 62
-"""An offset at which there is no text."""
+"""An offset beyond the end of any text, so that an answer has only its size."""
 
 
 class CellText:
-    """What a cell printed on some ranks; see `Cluster.printed`. Its text is on the ranks, and read when it is asked.
+    """What a cell printed on some ranks; see `Cluster.printed`. The text stays on the ranks and is read on demand.
 
-    Output of a cell that still runs is read up to where it was when this was made.
+    Output of a running cell is read up to the point that it had reached when this object was made.
     """
 
     def __init__(self, living: Ranks, cell: int, ranks: Sequence[int]) -> None:
-        """Raises CannotCopy where the output of no rank can be read, and CellInterrupted."""
+        """Raises CannotCopy if the output of no rank can be read, and CellInterrupted."""
         self._cell, self._stop = cell, Stop()
         self._transfer = FileTransfer(living, self._stop.raise_if_pressed, _why, WITHIN)
         with self._interruptible():
@@ -57,21 +57,21 @@ class CellText:
         self.missing = {rank: str(error) for rank, error in failed.items()}
         """Why the output of each other rank is missing, by rank, as a clause."""
         self.nbytes = {rank: reply.answer.nbytes for rank, reply in found.items()}
-        """Bytes that each rank printed."""
+        """Bytes printed, by rank."""
         self.incomplete = {rank: why for rank, reply in found.items() if (why := reply.answer.incomplete)}
         """Why the output of a rank is incomplete, by rank."""
         if not found:
             raise CannotCopy(self.missing_text())
 
     def missing_text(self) -> str:
-        """Whose output is missing, a line for each reason, and what to type; empty where none is."""
+        """Which ranks lack output, in a line for each reason, and what to type; empty if none does."""
         lines = [_missing_text(ranks, why) for why, ranks in alike(self.missing).items()]
         if any(why.startswith(DEAD) for why in self.missing.values()):
             lines[-1] += f" {HEALS}."
         return "\n".join(lines)
 
     def lines(self, rank: int, offset: int = 0) -> Iterator[str]:
-        """The rank's lines, each with its newline, from byte `offset` on. Raises CannotCopy, and UsageError."""
+        """The rank's lines, each with its newline, from byte `offset` on. Raises CannotCopy and UsageError."""
         if rank in self.missing:
             raise CannotCopy(_missing_text([rank], self.missing[rank]))
         if rank not in self.nbytes:
@@ -89,9 +89,9 @@ class CellText:
             yield rest.decode(errors="replace") + "\n"
 
     def last(self, count: int = SHOWN) -> list[Block]:
-        """The last lines of each rank, equal ones of several ranks once.
+        """The last `count` lines of each rank, as blocks; lines that are equal on several ranks appear once.
 
-        Raises CannotCopy, CellInterrupted, and UsageError for less than one line.
+        Raises CannotCopy, CellInterrupted, and UsageError if `count` is below 1.
         """
         if count < 1:
             raise UsageError(f"last({count}): use 1 or more lines.")
@@ -110,7 +110,7 @@ class CellText:
             window = min(4 * window, LARGEST)
 
     def find(self, text: str, most: int = FOUND) -> tuple[list[Block], dict[int, int]]:
-        """The first lines with this text, at most `most` over all ranks, and how many each rank has.
+        """The first lines with this text, at most `most` over all ranks, and the number of such lines by rank.
 
         Raises CannotCopy and CellInterrupted.
         """
@@ -127,10 +127,10 @@ class CellText:
         return [shown for block in self._folded(found) if (shown := room.take(block))], counts
 
     def save(self, path: str | Path) -> int:
-        """Write all lines with their ranks, in the order in which each rank printed them; returns how many.
+        """Write all lines with their ranks, each rank's in the order of printing; returns the number of lines.
 
-        The file takes the place of another one when it is whole. Raises CannotCopy, also where it cannot be written,
-        and CellInterrupted.
+        A file that exists is replaced once the new one is complete. Raises CannotCopy, also if the file cannot be
+        written, and CellInterrupted.
         """
         writer, fold, count = Writer(self.ranks), Fold(self.ranks, 0.0, 0.0), 0
         left = {rank: self.lines(rank) for rank in self.ranks}
@@ -175,7 +175,7 @@ class CellText:
 
 
 def _shortened(line: str, text: str = "") -> str:
-    """At most `LONGEST` characters of the line: those around `text`."""
+    """Shorten the line to the `LONGEST` characters around `text`."""
     if len(line) <= LONGEST:
         return line
     line = plain(line.removesuffix("\n"))

@@ -1,4 +1,4 @@
-"""The part of `Cluster` that runs cells, stops them and looks into them."""
+"""The part of `Cluster` that runs, stops and debugs cells."""
 
 from __future__ import annotations
 
@@ -43,29 +43,30 @@ SHOWN_WITHIN = 5.0
 
 
 class ClusterCells(ClusterFiles):
-    """Cells on the ranks."""
+    """Runs cells on the ranks."""
 
     last_timeline: Timeline | None = None
     """The timeline of the last cell that ran with one."""
     queue: CellQueue
     _last: SentCell | None = None
-    """The user's last cell."""
+    """The last cell that the user ran."""
 
     @KEYWORDS.after_code
     def run(self, code: str, **options: Any) -> CellResult:
         """Run `code` as an IPython cell and wait for its end; the keywords are those of `CellOptions`.
 
-        What ranks raise is in the result (`CellResult.check` raises it), and so is their output; it is also shown where
-        a ``screen`` is given. ``count`` is the cell's number in tracebacks.
+        The result has what each rank returned, printed and raised (`CellResult.check` raises it); output is also shown
+        if a ``screen`` is given. ``count`` is the cell's number in tracebacks.
 
-        Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after ``timeout`` seconds) and
-        CellInterrupted (Ctrl-C); the ranks live on after each of them.
+        Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after ``timeout`` seconds),
+        CellInterrupted (Ctrl-C) and, with ``sync``, CannotCopy; the ranks stay alive after each of them. An unknown
+        keyword raises TypeError.
         """
         return self.begin(code, **options).finish()
 
     @KEYWORDS.after_code
     def begin(self, code: str, **options: Any) -> Cell:
-        """Send a cell without waiting; `Cell.finish` follows it and has the result, `Cell.interrupt` stops it.
+        """Send a cell without waiting for its end; `Cell.finish` returns the result, `Cell.interrupt` stops the cell.
 
         The keywords are those of `run`.
         """
@@ -73,39 +74,40 @@ class ClusterCells(ClusterFiles):
 
     @KEYWORDS.after_code
     async def run_async(self, code: str, **options: Any) -> CellResult:
-        """`run`, while other tasks run. Cancelling it stops the cell, as Ctrl-C does."""
+        """Same as `run`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
         return await finished(lambda: self._begin(code, **options))
 
     # Functions.
 
     @KEYWORDS.alone
     def options(self, **options: Any) -> Calls:
-        """Calls of functions with these options: ``cluster.options(ranks=[0], timeout=5).apply(function, x)``.
+        """Call functions with these options: ``cluster.options(ranks=[0], timeout=5).apply(function, x)``.
 
-        The keywords are those of `run`, apart from the function's own arguments.
+        The keywords are those of `run`, kept apart from the function's own arguments. Raises UsageError for an invalid
+        value and TypeError for an unknown keyword.
         """
         local_options(**options)  # raises here, not at the first call
         return Calls(self, options)
 
     def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
-        """`Calls.apply` with no options: call ``function(*args, **kwargs)`` on all ranks, and return their values."""
+        """Call ``function(*args, **kwargs)`` on all ranks and return their values: `Calls.apply` without options."""
         return Calls(self, {}).apply(function, *args, **kwargs)
 
     async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
-        """`apply`, while other tasks run. Cancelling it stops the cell, as Ctrl-C does."""
+        """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
         return await Calls(self, {}).apply_async(function, *args, **kwargs)
 
     def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
-        """`Calls.remote` with no options: a decorator that makes a function of all ranks."""
+        """Decorate a function so that calls to it run on all ranks: `Calls.remote` without options."""
         return Calls(self, {}).remote(function)
 
-    # Cells of both kinds.
+    # Cells that run code or call a function.
 
     def _begin(self, runs: str | Call, **options: Any) -> Cell:
         given = local_options(**options)
         self._up()
         try:
-            # Of two threads that start cells at once, some ranks would get one cell first, and some the other.
+            # If two threads start cells at once, all ranks must get these cells in the same order.
             with self._starting:
                 return self._start(runs, given)
         except CellInterrupted:
@@ -176,7 +178,7 @@ class ClusterCells(ClusterFiles):
         if tee is not None:
             tee.result = lambda: cell.result
         cell.start(self._requests_underway)
-        if run is not None:  # neither bench nor an experiment
+        if run is not None:  # not a cell of bench or of an experiment
             self._last = cell.sent
         self._following.append(cell)
         return cell
@@ -191,13 +193,13 @@ class ClusterCells(ClusterFiles):
         arguments: Mapping[str, Constant] = MappingProxyType({}),
         late: bool = False,
     ) -> CellRun:
-        """What becomes a run once the cell logs; where it is `late`, it may have done so already."""
+        """What becomes a run once the cell logs; with `late`, the cell may have logged already."""
         run = CellRun(number, code, chosen, self.backend, arguments=arguments, on_first=RUNS.join)
         ranks_up.monitor.logged.follow(number, run.add, late=late)
         return run
 
     def _recent_cells(self) -> list[SentCell]:
-        """The cells that run, and then the user's last one."""
+        """The running cells, followed by the user's last cell."""
         last = self._last
         return [cell.sent for cell in self._following if cell.sent is not last] + ([] if last is None else [last])
 
@@ -206,8 +208,8 @@ class ClusterCells(ClusterFiles):
         return bool(self._up().monitor.busy(self.choose_ranks(ranks)))
 
     def _requests_underway(self, uuid: str) -> Sequence[str]:
-        """The requests that `client` has sent to this engine, and that are not answered."""
-        # ipyparallel (9.2) makes public only those to all engines together. A copy: they are added in another thread.
+        """The unanswered requests that `client` has sent to this engine."""
+        # ipyparallel (9.2) makes public only the requests to all engines. A copy, since another thread adds to them.
         return tuple(self._client._outstanding_dict[uuid].copy()) if self._client is not None else ()
 
     def _recording(self, ranks: Ranks, chosen: list[int], code: str, count: int, how: bool | str) -> Recording:
@@ -228,7 +230,7 @@ class ClusterCells(ClusterFiles):
         if cell.mismatch and ranks.monitor.breakable:
             ranks.monitor.state = "broken"
         if not self._changing.acquire(blocking=False):
-            return None  # somebody heals it at this moment
+            return None  # another thread is healing the world
         try:
             return self._form_anew(ranks) if self._can_form_anew(ranks) else None
         except CannotStart as error:
@@ -237,7 +239,11 @@ class ClusterCells(ClusterFiles):
             self._changing.release()
 
     def adopted_cells(self, screen: Callable[[Sequence[int]], Screen | None] = lambda _ranks: None) -> list[Cell]:
-        """The cells that ran, or ended unseen, when `attach` took the cluster over; `Cell.finish` follows one."""
+        """The cells that ran, or had ended unseen, when `attach` took the cluster over.
+
+        `Cell.finish` returns the result of such a cell. `screen` makes what shows the output, for the ranks of a cell.
+        Raises NoCluster.
+        """
         ranks = self._up()
         cells = []
         for number, (members, events) in sorted(ranks.monitor.adopted().items()):
@@ -259,11 +265,11 @@ class ClusterCells(ClusterFiles):
         return cells
 
     def printed(self, *, ranks: Sequence[int] | int | None = None) -> CellText:
-        """What the last cell printed on `ranks`, by default on its own: to be shown, searched and saved.
+        """What the last cell printed on `ranks` (default: all its ranks), to be shown, searched and saved.
 
-        Each rank keeps all that its last four cells printed, up to 1 GiB of a cell, also what was not sent here.
-        Raises NoCluster, UsageError where no cell has run or its ranks are not there, CannotCopy where the output of
-        none of the ranks can be read, and CellInterrupted.
+        Each rank keeps the output of its last four cells, up to 1 GiB per cell, including output that was not sent to
+        this process. Raises NoCluster, UsageError if no cell has run or its ranks no longer exist, CannotCopy if the
+        output of no rank can be read, and CellInterrupted.
         """
         living = self._up()
         number = self._last.number if self._last is not None else living.monitor.last_cell
@@ -277,11 +283,11 @@ class ClusterCells(ClusterFiles):
     # Stopping and unblocking.
 
     def interrupt(self, *, ranks: Sequence[int] | int | None = None, within: float = 0.0) -> str:
-        """Stop every cell that runs: Python code raises KeyboardInterrupt, blocked collectives are aborted.
+        """Stop all running cells: Python code raises KeyboardInterrupt, blocked collectives are aborted.
 
-        On some ``ranks`` only, the cell fails there, and then it is as if these had raised. Waits up to `within`
-        seconds for what they run to end, and returns what still runs then and what to do, in words; nothing where all
-        has ended.
+        With `ranks`, only these are stopped, and the rest of the cell goes on as if they had raised. Waits up to
+        `within` seconds for the ranks to end their cells. Returns a text that names the ranks that still run, and what
+        to do; empty if all have ended, or if `within` is 0.
         """
         if self._ranks is None:
             return ""
@@ -299,7 +305,7 @@ class ClusterCells(ClusterFiles):
         return still_busy(monitor.snapshot(), busy, abortable=monitor.breakable, tried_for=tried_for)
 
     def _wait_for_ends(self, cells: Sequence[Cell]) -> None:
-        """Let those who follow these cells show how they ended, and re-form the world where that is due."""
+        """Wait until the threads that follow these cells have shown their end and re-formed the world if necessary."""
         deadline = time.monotonic() + SHOWN_WITHIN
         for cell in cells:
             cell.shown.wait(max(0.0, deadline - time.monotonic()))
@@ -307,7 +313,7 @@ class ClusterCells(ClusterFiles):
     def abort_collectives(self, *, ranks: Sequence[int] | int | None = None) -> list[int]:
         """Unblock ranks that wait in a collective (``%distributed abort``); Python code goes on.
 
-        The cell fails on them, and the world is re-formed when it is over. Returns those that waited in one.
+        The cell fails on these ranks, and the world is re-formed when the cell has ended. Returns the unblocked ranks.
         """
         chosen = self.choose_ranks(ranks)
         waiting = [view.rank for view in self.snapshot.ranks if view.state == "waiting" and view.rank in chosen]
@@ -315,12 +321,12 @@ class ClusterCells(ClusterFiles):
             cell.free(chosen)
         return waiting
 
-    # Looking into a rank.
+    # Debugging.
 
     def to_debug(self) -> int:
-        """The first rank that is at a breakpoint, or else the first that raised in the newest cell that did.
+        """The rank to debug: the first one at a breakpoint, otherwise the first one that raised in the newest cell.
 
-        Ranks that were stopped or unblocked come after all of those. Raises UsageError.
+        If no rank raised, it is one that was stopped or unblocked. Raises UsageError if there is nothing to debug.
         """
         monitor = self._up().monitor
         newest = sorted(monitor.ranks, key=lambda rank: -max(rank.past, default=0))
@@ -337,17 +343,18 @@ class ClusterCells(ClusterFiles):
         )
 
     def debug(self, rank: int) -> Debugger:
-        """The debugger of one rank: at its ``breakpoint()``, or a look back at what its last cell raised.
+        """The debugger of one rank: at its ``breakpoint()``, or post-mortem after the error of its last cell.
 
-        ``cluster.debug(2).ask("p x")``. Raises UsageError where there is nothing to debug, and Busy.
+        For example ``cluster.debug(2).ask("p x")``. Raises UsageError if there is nothing to debug, and Busy if the
+        rank runs a cell and is not at a breakpoint.
         """
         return debug.enter(self._up(), self.choose_ranks(rank)[0])
 
     def console(self, rank: int) -> str:
-        """Have a rank listen for a console, on this machine; returns the shell command that opens one.
+        """Have a rank listen for a Jupyter console on this machine; returns the shell command that opens it.
 
-        The console is ipyparallel's and Jupyter's own: nothing of it passes through the notebook. Raises UsageError
-        for ranks on other hosts, and what `run` raises.
+        The console connects to the rank directly, not through the notebook. Raises UsageError if some ranks of the
+        cluster are on other hosts, and what `run` raises.
         """
         number = self.choose_ranks(rank)[0]
         if self._settings.shared:
@@ -362,5 +369,5 @@ class ClusterCells(ClusterFiles):
         return f"{install}jupyter console --existing {file}"
 
     def has_widget(self, model: str) -> bool:
-        """Whether the page has this model of a widget on a rank."""
+        """Whether the page has the model of this id, which belongs to a widget of a rank."""
         return self._ranks is not None and self._ranks.monitor.comms.shows(model)

@@ -1,4 +1,4 @@
-"""What a user holds: a cluster of ranks that stay up between cells."""
+"""`Cluster`: a world of ranks that stay up between cells."""
 
 from __future__ import annotations
 
@@ -33,31 +33,32 @@ if TYPE_CHECKING:
 
 UP = Keywords(UpOptions)
 JOIN_WITHIN = 600.0
-"""Seconds that a scheduler gets to start its ranks."""
+"""Default timeout, in seconds, for a scheduler to start its ranks."""
 
 
 class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
     """A world of MLX ranks.
 
-    ``n`` ranks on this machine, or one for each entry of ``hosts`` or ``hostfile``. With ``join``, a file that other
-    hosts can read, a scheduler starts them: as ``python -m allranks.rank --join FILE``, ``n`` times, within ``timeout``
-    seconds (default 600). ``ipp_profile`` is that of a running ipyparallel cluster, each of whose engines starts one;
-    with ``timeout``, engines that are still starting are waited for.
+    It has ``n`` ranks on this machine (default 2), or ``ranks_per_host`` for each entry of ``hosts`` or ``hostfile``.
+    With ``join``, the path of a file that other hosts can read, a scheduler starts the ranks within ``timeout`` seconds
+    (default 600), by running ``python -m allranks.rank --join FILE`` for each; ``n`` is needed only if its launcher
+    does not report the number of ranks. ``ipp_profile`` is the profile of a running ipyparallel cluster, each of whose
+    engines (or ``n`` of them) starts one rank; with ``timeout``, engines that are still starting are waited for.
 
-    ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` is set in every rank,
-    ``cwd`` is where they work (here by default), ``python`` the interpreter they run. ``connections`` is the number of
-    TCP connections of a ring link, ``mpi_args`` go to mpirun. A cluster with ``keep=True`` outlives this process.
-    ``lease`` is how long its ranks stay when this process is gone without having ended them, or cannot reach their
-    hosts, and no cell runs: seconds, ``"45m"``, ``"1h"`` or ``"none"`` for no limit. The default is 12 hours with
-    ranks on other hosts or ``keep``, and 0 otherwise. With ``save``, a folder, variables are saved there before a lease
-    ends the ranks.
+    ``backend`` is ``auto``, ``ring``, ``jaccl``, ``jaccl-ring``, ``mpi`` or ``nccl``. ``env`` has environment variables
+    for all ranks, ``cwd`` is their working folder (default: this process's), ``python`` their interpreter.
+    ``connections`` is the number of TCP connections per ring link; ``mpi_args`` are passed to mpirun. With
+    ``keep=True``, the cluster outlives this process: see `attach`, which takes it over by its ``name``. ``lease`` is
+    how long idle ranks stay when this process is gone without having ended them, or cannot reach their hosts: seconds,
+    ``"45m"``, ``"1h"``, or ``"none"`` for no limit. The default is 12 hours with ranks on other hosts or ``keep``, and
+    0 otherwise. ``save`` is a folder to which variables are saved before a lease ends the ranks.
 
     ``check`` sets what happens when ranks enter different collectives, for which MLX returns invalid results: ``warn``
     reports it after the cell, ``strict`` raises before any rank enters, ``off`` disables the check. ``ordered`` (part
     of ``strict``) chains the collectives of a rank, so that evaluation order cannot swap their results.
 
-    With ``sync``, each cell first brings this process's working folder to all hosts that lack it, and has the ranks
-    reload modules that have changed: see `sync`. Where IPython's ``%autoreload 2`` is on, ranks reload modules too.
+    With ``sync``, this process's working folder is copied to all hosts that lack it before each cell, and the ranks
+    reload modules that have changed: see `sync`. They also reload modules if IPython's ``%autoreload 2`` is on.
 
     The keywords are the options of ``%distributed up`` (`UpOptions`). Nothing starts before `up`, which ``with`` calls.
     Raises UsageError for an invalid argument.
@@ -75,29 +76,31 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
             self._folder_sync().folder.refuse_if_too_much()
 
     def _hold(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
-        """What every cluster begins with, also one that `attach` takes over."""
+        """Set the attributes of a new cluster, or of one that `attach` takes over."""
         super().__init__(settings, hosts, backend)
         self.chosen_because = ""
         """Why ``auto`` chose this backend."""
         self.working_folders = ""
-        """Which ranks work where, if some work elsewhere since their host lacks the notebook's folder."""
+        """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise."""
         self.beside: list[RunningCluster] = []
-        """Clusters whose notebook was gone, and which had ranks on the other hosts, when `up` started this one."""
+        """Clusters without a notebook that had ranks on the other hosts when `up` started this cluster."""
         self.start_seconds: float | None = None
         """Seconds that `up` took."""
         self.not_ended: list[str] = []
-        """Hosts that were out of reach when `down` was called, and stayed so: ranks may still run there."""
+        """Hosts that `down` could not reach: ranks may still run there."""
         self.last_bench: BenchResult | None = None
-        """What `bench` measured last."""
+        """The result of the last `bench`."""
         self.queue = CellQueue(self.begin, self._recent_cells, lambda: list(self._following), self._is_busy)
-        """Cells that wait for others."""
+        """Cells that wait for earlier cells to succeed."""
 
     # Up and down.
 
     def up(self, progress: Callable[[str], None] = lambda _text: None) -> Self:
-        """Start the ranks and form the world. `progress` is called with a line on who is still missing.
+        """Start the ranks and form the world; returns this cluster.
 
-        Raises CannotStart with the reason; then nothing is left running.
+        `progress` is called with a line of text on ranks that others start and that have not joined yet. Raises
+        UsageError if this cluster is already up, or a detached cluster has its name. Raises CannotStart with the
+        reason, and CellInterrupted after Ctrl-C; after either, nothing is left running.
         """
         alone = self._starting.acquire(blocking=False)
         try:
@@ -117,7 +120,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         began = time.monotonic()
         for tries_left in reversed(range(START_TRIES)):
             try:
-                with undisturbed():  # what is half made could not be ended
+                with undisturbed():  # nothing could end a half-made `Ranks`
                     self._ranks = Ranks(self._settings, comms=ProxiedComms(), forks=self._forks_here())
                     self._monitor = self._ranks.monitor
                 if self._settings.options.joins:
@@ -140,11 +143,11 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
 
     @property
     def chosen_network(self) -> str:
-        """Why `up` chose another network than the one by which ssh reaches the hosts; empty where it did not."""
+        """Why `up` chose another network than the one by which ssh reaches the hosts; empty if it did not."""
         return self._ranks.chosen_network if self._ranks is not None else ""
 
     def _refuse_if_left_behind(self) -> None:
-        """Another cluster beside one without a notebook would share its hosts, without need."""
+        """Raise UsageError if a cluster without a notebook has this name or, with `keep`, if any running one has it."""
         kept = read_detached(self.name) if self._settings.options.keep else readable(self.name)
         if kept is not None and kept.exists and (self._settings.options.keep or not kept.has_notebook):
             take = "" if kept.has_notebook else f"take it over with %distributed attach {self.name}, or "
@@ -154,12 +157,12 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
             )
 
     def was_left_behind(self) -> bool:
-        """Whether one like this one runs without a notebook: `attach` takes it over."""
+        """Whether a cluster of the same name and settings runs without a notebook: `attach` can take it over."""
         kept = left_behind().get(self.name) if self._settings.lease != 0 else None
         return kept is not None and kept.is_like(self._settings, self._hosts, self._backend_name)
 
     def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
-        """Let in the ranks that others start."""
+        """Accept the ranks that a scheduler or ipyparallel engines start."""
         assert ranks.listener is not None
         how, asked = ranks.open_listener(), self._settings.options
         count, timeout = asked.n, asked.timeout
@@ -170,7 +173,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         self._hosts = ranks.gather(count, JOIN_WITHIN if timeout is None else timeout, progress)
 
     def _where_folder_lacks(self, ranks: Ranks) -> str:
-        """Which ranks work where, if hosts lack the notebook's folder; `sync` sends it, and says itself where."""
+        """Which ranks work where, if hosts lack the notebook's folder; empty with `sync`, which reports it."""
         lacks = [rank.host for rank in ranks.monitor.ranks if rank.folder]
         if self._settings.options.sync or not lacks:
             return ""
@@ -184,7 +187,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         )
 
     def _forks_here(self) -> bool:
-        """Whether the host process of this machine will start ranks, as far as is known before others are reached."""
+        """Whether this machine's host process will start ranks, as far as is known before other hosts are reached."""
         engines = self._backend_name == "auto" or get_backend(self._backend_name).launcher == "engines"
         return engines and any(host.local for host in self._hosts)
 
@@ -198,22 +201,24 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
 
     @classmethod
     def attach(cls, name: str | None = None) -> Self:
-        """Take over a cluster whose notebook is gone, its running cell included (`adopted_cells`).
+        """Take over a cluster whose notebook is gone, including its running cell (`adopted_cells`).
 
-        Such are those with ``keep=True``, and those with a lease whose notebook ended without ending them. Without a
-        `name`, the only one. Raises NoCluster where there is none of that name, and UsageError where it is needed.
+        Clusters with ``keep=True`` outlive their notebook, and so do those with a lease if it did not end them. Without
+        a `name`, take over the only such cluster. Raises NoCluster if there is none of that name or it cannot be taken
+        over, and UsageError if there are several and no name is given.
         """
         ranks = attaching.attach(name or only_left_behind(), ProxiedComms())
-        cluster = cls.__new__(cls)  # what was checked on the notebook's machine when it was started may be gone by now
+        cluster = cls.__new__(cls)  # not by `__init__`: the folder and program that it checks may be gone by now
         cluster._hold(ranks.settings, ranks.hosts, ranks.backend.name)
         cluster._ranks, cluster._monitor = ranks, ranks.monitor
         cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
         return cluster
 
     def down(self) -> None:
-        """End every process this cluster started and remove its files; harmless when it is down already.
+        """End every process that this cluster started and remove its files; does nothing if it is already down.
 
-        Hosts that stay out of reach (`not_ended`) are told when they are reached, as long as this process runs.
+        Processes on hosts that are out of reach (`not_ended`) are ended once these hosts are reached, as long as this
+        process runs.
         """
         ranks, self._ranks, self._formed_late = self._ranks, None, ""
         if ranks is None:
@@ -251,12 +256,13 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         """Measure these collectives with float32 arrays of `smallest` to `largest` bytes, in powers of two.
 
         Each call is evaluated on its own, and its values are checked. A size takes about `seconds`, and at least eight
-        calls. ``send`` measures every link on its own. With `compare` (backends) or `connections` (of a ring link) the
+        calls. ``send`` measures each link separately. With `compare` (backends) or `connections` (of a ring link), the
         ranks are rewired to each choice, and back at the end; they keep their variables as with `rewire`. `progress` is
         called with a line of text before each step. algbw and busbw are defined as in nccl-tests: see
         `BenchResult`.
 
-        Raises UsageError for what cannot be measured, CellFailed where a rank fails, and what `run` and `rewire` raise.
+        Raises UsageError for operations or sizes that cannot be measured, CellFailed if a rank fails, and what `run`
+        and `rewire` raise.
         """
         from allranks.bench.measure import Bench, sweep
 

@@ -1,4 +1,4 @@
-"""The one prompt through which a user talks to the ranks of a cell that stand in the debugger."""
+"""The single debugger prompt of a cell, for all its ranks that are stopped in pdb."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from allranks_backends.views import RankView, Snapshot
 from .debug import numbers, on_its_way
 
 SETTLE = 0.7
-"""Seconds after a stop in which other ranks may come to theirs, or to wait for those that stand."""
+"""Seconds after a rank stops in which others may stop, too, or begin to wait for stopped ranks."""
 PATIENCE = 1.5
-"""Seconds for a rank to come back to its prompt before another rank's is taken."""
+"""Seconds that a rank gets to return to its prompt before another rank is chosen."""
 HELP = (
     "pdb commands go to this rank (n, s, c, p x, up, where, q); @1 switches to rank 1, @all n sends n to all of them."
 )
 
 
 class Conversation:
-    """Fed by the cell with what its ranks' debuggers say; `read` is ``input``, or None where there is no keyboard."""
+    """Gets messages of the ranks' debuggers from the cell; `read` is ``input``, or None if there is no keyboard."""
 
     def __init__(self, monitor: Monitor, lifeline: Lifeline, read: Read | None) -> None:
         self._monitor, self._lifeline, self._read = monitor, lifeline, read
         self._stands: dict[int, AtDebugger] = {}
         self._unshown: dict[int, str] = {}
         self._rank: int | None = None
-        """Whose prompt it is."""
+        """The rank whose prompt is shown; None if none was chosen."""
         self._moved = 0.0
-        """When something last changed."""
+        """When a rank last stopped or was last sent a command."""
         self._helped = False
         self._said = ""
         self._over = False
 
     def receive(self, rank: int, said: AtDebugger) -> None:
-        """What a rank's debugger says."""
+        """Take a message of a rank's debugger."""
         if said.text:
             self._unshown[rank] = self._unshown.get(rank, "") + said.text
         if said.open:
@@ -53,29 +53,29 @@ class Conversation:
                 self._rank = None
 
     def ended(self, rank: int) -> None:
-        """The rank is done with the cell."""
+        """Note that the rank has ended the cell."""
         self.receive(rank, AtDebugger(None, open=False, stepping=False, text=""))
 
     def end(self) -> None:
-        """The cell is stopped: ask no more."""
+        """Show no more prompts: the cell is being stopped."""
         self._over = True
 
     @property
     def open(self) -> bool:
-        """Whether a rank stands, and somebody can type."""
+        """Whether a rank is stopped in the debugger and the user can type."""
         return bool(self._stands) and self._read is not None and not self._over
 
     def next_look(self) -> float | None:
-        """When to look at `due` though nothing is received."""
+        """When to check `due` even if nothing is received; None for not at all."""
         if not self.open:
             return None
         return time.monotonic() if self._rank in self._stands else self._moved + self._grace
 
     def due(self, views: Sequence[RankView]) -> bool:
-        """Whether to ask now; `views` are of the ranks that still run the cell."""
+        """Whether to ask the user now; `views` has the ranks that still run the cell."""
         if not self.open:
             return False
-        # A rank whose stop is known to the snapshot may not be known here yet.
+        # The snapshot may know of a stop whose message has not been received here yet.
         settled = all(view.rank in self._stands or view.state in ("waiting", "stopped") for view in views)
         return self._rank in self._stands or settled or time.monotonic() >= self._moved + self._grace
 
@@ -84,7 +84,7 @@ class Conversation:
         return SETTLE if self._rank is None else PATIENCE
 
     def said(self) -> list[Block]:
-        """What is to be shown: equal words of several ranks once."""
+        """The output to show; equal output of several ranks appears once."""
         groups = alike(dict(sorted(self._unshown.items())))
         self._unshown.clear()
         blocks = [Block("text", tuple(ranks), text, own=True) for text, ranks in groups.items()]
@@ -96,7 +96,7 @@ class Conversation:
         return blocks
 
     def meanwhile(self, snapshot: Snapshot, ranks: Sequence[int]) -> list[Block]:
-        """What the others do, where that has changed, and once what can be typed."""
+        """What the other ranks do, if that has changed; the first time also what can be typed."""
         here = self._turn()
         others = [rank for rank in ranks if rank != here]
         text = f"meanwhile: {snapshot.doing(others)}\n" if others else ""
@@ -109,7 +109,7 @@ class Conversation:
         return self._rank if self._rank in self._stands and self._rank is not None else min(self._stands)
 
     def ask(self, deadline: float | None) -> str | None:
-        """Ask for one command, and send it; returns what to say to the user. Raises KeyboardInterrupt for Ctrl-C."""
+        """Ask for one command and send it; returns a message for the user, or None. Raises KeyboardInterrupt."""
         assert self._read is not None
         self._rank = rank = self._turn()
         held = self._monitor.ranks[rank]

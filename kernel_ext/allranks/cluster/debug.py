@@ -1,4 +1,4 @@
-"""The debugger of a rank, from the notebook: commands down, pdb's answers up."""
+"""The debugger of a rank, as the notebook uses it: it sends commands and receives pdb's output."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from allranks.messages.lifeline import Lifeline
 
 OPEN_WITHIN = 10.0
-"""Seconds that an idle rank may take to open a look back."""
+"""Seconds that an idle rank may take to start a post-mortem."""
 LEAVE_WITHIN = 2.0
-"""Seconds that a look back may take to end when it is interrupted."""
+"""Seconds that a post-mortem may take to end when it is interrupted."""
 numbers = itertools.count(time.time_ns())
-"""Of commands: an answer names the last it has seen, also to a notebook that took the cluster over."""
+"""Numbers of commands: an answer names the last command received. They begin at the current time, so that numbers of a
+notebook that takes the cluster over are higher."""
 
 
 class Debugger:
@@ -35,7 +36,7 @@ class Debugger:
         self._rank, self._monitor, self._lifeline = rank, monitor, lifeline
         self._cell = rank.debugger.cell if rank.debugger is not None else None
         self.text = rank.debugger.text if rank.debugger is not None else ""
-        """What pdb said when it stopped."""
+        """What pdb printed when it stopped."""
 
     @property
     def rank(self) -> int:
@@ -43,16 +44,16 @@ class Debugger:
 
     @property
     def open(self) -> bool:
-        """Whether the rank waits for a command, or carries one out."""
+        """Whether the rank waits for a command or executes one."""
         said = self._rank.debugger
         return said is not None and said.open and said.cell == self._cell
 
     def ask(self, command: str, timeout: float | None = None) -> str:
-        """What pdb answers to a command such as ``p x``, ``up``, ``where``, ``n`` or ``c``.
+        """Send a command such as ``p x``, ``up``, ``where``, ``n`` or ``c``, and return what pdb prints.
 
-        After one that lets the code go on it comes back when the rank stops again, or has left the debugger (`open`).
-        Raises TimeoutError after `timeout` seconds (the rank goes on nevertheless), UsageError where the debugger is
-        closed, and WorldBroken where the rank dies.
+        A command that resumes the code returns when the rank stops again or has left the debugger (see `open`). Raises
+        TimeoutError after `timeout` seconds (the rank continues nevertheless), UsageError if the debugger is closed,
+        and WorldBroken if the rank dies.
         """
         if not self.open:
             raise UsageError(f"rank {self.rank} is no longer in the debugger.")
@@ -71,14 +72,14 @@ class Debugger:
         return self._rank.dead is not None or said is None or (said.answered >= number and not on_its_way(said))
 
     def ask_user(self, read: Read) -> str | None:
-        """The command that the user types; None once the rank has left the debugger. Raises KeyboardInterrupt."""
+        """Return what the user types, or None once the rank has left the debugger. Raises KeyboardInterrupt."""
         try:
             return ask(read, f"(Pdb) rank {self.rank}: ", self._monitor, lambda: not self.open, None)
         except EOFError:
             return "q"
 
     def leave(self) -> str:
-        """End a look back, whatever it does; a rank at a breakpoint stays there. Returns what became of it."""
+        """End a post-mortem, even while it runs code; a rank at a breakpoint stays there. Returns a message."""
         if self._cell is None:
             if self.open:
                 self._lifeline.tell(self._rank.uuid, Interrupt(None))
@@ -88,7 +89,7 @@ class Debugger:
         return f"rank {self.rank} {stays}."
 
     def close(self) -> None:
-        """End the look back; a cell that stands at a breakpoint is ended. Nothing happens if that is over."""
+        """Quit the debugger: ends the post-mortem, or the cell at its breakpoint. Does nothing if it is closed."""
         while self.open:
             self.ask("q")
 
@@ -103,12 +104,12 @@ class Debugger:
 
 
 def on_its_way(said: AtDebugger) -> bool:
-    """The code goes on, and may come back to a prompt."""
+    """Whether the code has been resumed and may stop at a prompt again."""
     return not said.open and said.stepping
 
 
 def enter(ranks: Ranks, number: int) -> Debugger:
-    """The debugger of a rank that stands at a breakpoint, or else a look back at what its last cell raised."""
+    """The debugger of a rank at a breakpoint, or else a post-mortem of its last error. Raises UsageError and Busy."""
     monitor, lifeline = ranks.monitor, ranks.lifeline
     rank = monitor.ranks[number]
     if rank.dead:

@@ -1,4 +1,4 @@
-"""The part of `Cluster` that copies files to and from hosts, and keeps the folder and its modules equal."""
+"""The part of `Cluster` that copies files to and from hosts, and keeps the folder and modules equal on all hosts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from allranks_backends.plan import alike, rank_label
 from .base import ClusterBase, for_others, unsaid
 
 DECIDED_WITHIN = 10.0
-"""Seconds that ranks get to keep or undo what they have reloaded, which they have in memory."""
+"""Seconds that ranks get to keep or undo reloaded modules, which they have in memory."""
 
 
 class ClusterFiles(ClusterBase):
@@ -35,17 +35,17 @@ class ClusterFiles(ClusterBase):
 
     _sync: FolderSync | None = None
     _sources: Mapping[str, Stamp] | None = None
-    """The folder's modules when ranks reloaded theirs last."""
+    """The folder's modules when the ranks last reloaded them."""
     _committed = 0
     """Number of the last reload that all ranks were to keep."""
     _reported: Sequence[str] = ()
-    """What the last cell reported of files that were not sent."""
+    """The last report on files that were not sent."""
 
     @property
     def auto_sync(self) -> bool:
-        """Whether each cell first brings the working folder to all hosts, and reloads modules that have changed.
+        """Whether the working folder is copied to all hosts, and changed modules are reloaded, before each cell.
 
-        May be set. Raises UsageError for the home folder, which is too much.
+        Can be set. Raises UsageError if the working folder is the home folder or ``/``, or no longer exists.
         """
         return self._settings.options.sync
 
@@ -64,17 +64,17 @@ class ClusterFiles(ClusterBase):
         overwrite: bool = False,
         progress: Callable[[str], None] = unsaid,
     ) -> SyncResult:
-        """Bring the notebook's working folder to all hosts that lack it, and reload modules that have changed.
+        """Copy the notebook's working folder to all hosts that lack it, and reload modules that have changed.
 
-        Sends what has changed, without what ``.gitignore`` names, notebooks, secrets, and the largest files beyond
-        50 MiB in all; `limit` (bytes, or ``"2G"``) sets another limit and `include` names files, with patterns as in
-        ``.gitignore``, that are sent all the same. Both hold for later cells too. On a host, only files that came from
-        here are replaced or removed, unless with `overwrite`. Ranks work in the folder afterwards: the one that
-        ``cwd`` names, or one of its own below ``~/allranks``. `progress` is called with a line before the first files
-        are sent to a host.
+        Sends changed files, except those that ``.gitignore`` names, notebooks, secrets, and the largest files beyond
+        50 MiB in total. `limit` (bytes, or text such as ``"2G"``) sets another limit; `include` has patterns, as in
+        ``.gitignore``, of files that are sent nevertheless. Both also apply to later cells. On a host, only files that
+        came from here are replaced or removed, unless `overwrite` is set. Afterwards, ranks work in the copy: in the
+        folder that ``cwd`` names, or in one below ``~/allranks``. `progress` is called with a line of text before the
+        first files are sent to a host.
 
-        Raises UsageError for the home folder, CannotCopy where a host cannot take the files, CellInterrupted, and what
-        `run` raises. Until all hosts have all files, none has changed then.
+        Raises UsageError for the home folder and for invalid arguments, CannotCopy if a host cannot take the files,
+        CellInterrupted, and what `run` raises. No host is changed before all hosts have received all files.
         """
         ranks = self._refuse_if_unable(range(self.size))
         sync, settings = self._folder_sync(), self._settings
@@ -95,7 +95,7 @@ class ClusterFiles(ClusterBase):
         return result
 
     def _save(self) -> None:
-        """For another notebook that takes the cluster over."""
+        """Save the settings for another notebook that takes the cluster over."""
         if self._ranks is not None and self._ranks.plan is not None:
             self._ranks.save()
 
@@ -107,16 +107,16 @@ class ClusterFiles(ClusterBase):
         to: str | Path | None = None,
         overwrite: bool = False,
     ) -> FetchResult:
-        """Bring files of the ranks here: into the folder ``fetched`` beside the notebook, or `to` another one.
+        """Copy files of the ranks here: into the folder ``fetched`` beside the notebook, or into the folder `to`.
 
-        `pattern` is one of `glob`, with ``**``, relative to each rank's working folder, absolute, or below ``~``. A
-        file that is equal on all ranks that have it is fetched once, under its own path; where files of one path
-        differ, each is below ``rank-0``, ``rank-1`` and so on. Ranks may be running a cell. Times of modification are
-        kept. In ``fetched``, files are replaced; in another folder only with `overwrite`.
+        `pattern` is a pattern of `glob`, with ``**``: relative to each rank's working folder, absolute, or below ``~``.
+        A file that is equal on all ranks that have it is fetched once, under its own path; files that differ between
+        ranks are stored below ``rank-0``, ``rank-1`` and so on. Ranks may be running a cell. Modification times are
+        kept. Existing files are replaced in ``fetched``, but in the folder `to` only with `overwrite`.
 
-        Raises UsageError where no rank has such a file, or it is here already, CannotCopy where a file cannot be read
-        there or written here, or changes meanwhile, NoAnswer and WorldBroken for dead ranks, NoCluster, and
-        CellInterrupted (files that are whole by then stay).
+        Raises UsageError if no rank has such a file, or it is here already, CannotCopy if a file cannot be read there
+        or written here, or changes meanwhile, NoAnswer and WorldBroken for dead ranks, NoCluster, and CellInterrupted
+        (files that are complete by then stay).
         """
         chosen, living = self.choose_ranks(ranks), self._up()
         self._refuse_dead(chosen, for_others("fetch", repr(pattern)))
@@ -137,23 +137,23 @@ class ClusterFiles(ClusterBase):
         to: str | Path | None = None,
         overwrite: bool = False,
     ) -> ShareResult:
-        """Bring a file or a folder that one host has to all others, from host to host, and verify its checksums.
+        """Copy a file or folder from the host that has it to all other hosts, from host to host, and verify checksums.
 
-        `path` is one on that host (relative ones begin at its rank's working folder), or the id of a repository in its
-        Hugging Face cache, such as ``"mlx-community/Qwen3-0.6B-4bit"``. `source` names the host, or a rank of it; by
-        default it is one whose copy no share has put there: the notebook's, if ranks run there and have it, or the
-        first. On the others it lies at the same path, below their own home folder if it is below the source's; what is
-        in the Hugging Face cache comes into theirs. `to` names another folder for it. In a cell,
-        ``allranks.shared(name)`` is its path on each rank.
+        `path` is a path on that host (relative paths begin at its rank's working folder), or the id of a repository in
+        its Hugging Face cache, such as ``"mlx-community/Qwen3-0.6B-4bit"``. `source` names the host, or a rank on it;
+        the default is a host whose copy did not come from a share: the notebook's host, if ranks run there and have the
+        files, or the first one. On other hosts the files get the same path, below their own home folder if it is below
+        the source's; files of the Hugging Face cache go to the cache there. `to` names another folder. In a cell,
+        ``allranks.shared(name)`` returns the path on each rank.
 
-        What is there already is not sent, and only what an earlier share has put there is replaced, unless with
-        `overwrite`. Ranks may be running a cell. Where the network is lost for a while, the share goes on when it is
-        back; one that was stopped, or failed, is continued by the next.
+        Files that a host has already are not sent. Only files of an earlier share are replaced, unless `overwrite` is
+        set. Ranks may be running a cell. If the network fails for a while, the share goes on when it is back; the next
+        call continues a share that was stopped or failed.
 
-        Raises UsageError where no host has it, copies differ, or something else is in the way; CannotCopy where a host
-        cannot send or take it; CellInterrupted. Nothing is put in place before all hosts have all of it. If a host then
-        cannot put a file in place, it and other hosts may have some of the files in place; each of these is whole, and
-        the message says so.
+        Raises UsageError if no host has the files, copies differ, or something else is in the way; CannotCopy if a host
+        cannot send or take them; NoCluster and CellInterrupted. Nothing is put in place before all hosts have all
+        files. If a host then cannot put a file in place, it and other hosts may have some of the files in place; each
+        of these is complete, and the message says so.
         """
         living, stop = self._up(), Stop()
         if not living.monitor.alive():
@@ -168,7 +168,7 @@ class ClusterFiles(ClusterBase):
             raise CellInterrupted(share.stopped()) from None
 
     def _before_cell(self, ranks: Ranks, chosen: Sequence[int]) -> str:
-        """Bring what has changed since the last cell, where that is wanted; returns what the user should know."""
+        """Copy and reload what has changed since the last cell, if enabled; returns a message for the user."""
         if not (self._settings.options.sync or autoreloads()):
             return ""
         result, lines = SyncResult({}, Contents({})), list[str]()
@@ -181,11 +181,11 @@ class ClusterFiles(ClusterBase):
                 self._reload(ranks, result)
             elif self._settings.options.sync:
                 result.not_reloaded = f"They are reloaded once {rank_label(busy)} runs no cell."
-        self._refuse_if_unable(chosen)  # it may have taken long
+        self._refuse_if_unable(chosen)  # the copying may have taken long
         return "\n".join([*lines, *result.of_modules()])
 
     def _news(self, result: SyncResult) -> list[str]:
-        """What was not sent, where that is not the same as before the last cell."""
+        """The lines on files that were not sent, if they differ from the last report."""
         refused = {host: each for host, each in result.hosts.items() if each.refused}
         kept = {host: HostSync(each.folder, refused=each.refused) for host, each in refused.items()}
         lines = [*str(SyncResult(kept, Contents({}))).splitlines(), *left_out_lines(result.contents)]
@@ -215,12 +215,12 @@ class ClusterFiles(ClusterBase):
     # Modules.
 
     def _reload(self, ranks: Ranks, result: SyncResult) -> None:
-        """Have all ranks reload the modules that have changed, or none; `result` gets the names, or why not.
+        """Have all ranks reload the modules that have changed, or none; `result` gets the names, or the reason.
 
-        Raises CannotCopy where a rank does not respond: its modules may differ from those of the others until the next
-        reload, which tells it first what was decided.
+        Raises CannotCopy if a rank does not respond: its modules may differ from those of other ranks until the next
+        reload, which first tells it what was decided.
         """
-        number, stop = time.time_ns(), Stop(around=True)  # a number that is higher than those of another notebook
+        number, stop = time.time_ns(), Stop(around=True)  # a higher number than in any earlier notebook
         with self._changing, stop.noted():
             try:
                 asked = self._ask_all(PrepareReload(reload=number, committed=self._committed), None)
@@ -264,13 +264,13 @@ class ClusterFiles(ClusterBase):
         self._sources = _sources(result.contents)
 
     def _undo(self, ranks: Ranks, number: int) -> None:
-        """End what modules do that are executed again, and have no rank keep them."""
+        """Interrupt modules that are being executed again, and have all ranks restore their old modules."""
         for rank in ranks.monitor.ranks:
             ranks.lifeline.tell(rank.uuid, StopReload(number))
         self._decide(ranks, number, commit=False)
 
     def _decide(self, ranks: Ranks, number: int, *, commit: bool) -> list[int]:
-        """Tell all ranks; returns those that did not respond, which learn of it with the next reload."""
+        """Send the decision to all ranks; returns ranks that did not respond and learn of it at the next reload."""
         if commit:
             self._committed = number
         asked = ranks.ask(range(self.size), DecideReload(reload=number, commit=commit))
@@ -293,7 +293,7 @@ def _sources(contents: Contents) -> dict[str, Stamp]:
 
 
 def _failures(answers: Mapping[int, Any]) -> dict[int, str]:
-    """Why ranks could not reload."""
+    """Why ranks could not reload, by rank."""
     failed = dict[int, str]()
     for rank, reply in answers.items():
         if isinstance(reply, RequestFailed):

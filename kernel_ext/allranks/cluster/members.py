@@ -1,4 +1,4 @@
-"""The part of `Cluster` that changes who is in the world, and keeps what the ranks hold."""
+"""The part of `Cluster` that changes the ranks of the world and keeps their variables."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ JUST_ENDING = 1.0
 
 
 class ClusterMembers(ClusterBase):
-    """Heal, resize, rewire."""
+    """Heals, resizes and rewires the world."""
 
     def heal(
         self, *, source: int | None = None, kill: Sequence[int] = (), progress: Callable[[str], None] = unsaid
     ) -> WorldChange:
-        """Replace dead ranks by new processes and re-form the world; the others keep all variables.
+        """Replace dead ranks by new processes and re-form the world; the other ranks keep all variables.
 
-        With ``source``, a new rank gets the variables of that rank, as far as they can be sent. Ranks to ``kill`` are
-        killed first, for one that is stuck and cannot be interrupted. Where all processes must be started again,
-        `progress` gets the variables that will not survive that, before anything is ended. Returns what was kept and
-        what was lost. Raises CannotStart, NoAnswer for a rank whose process is stopped, NotLoaded where new processes
-        lack what was saved for them (the message says where it is), and Busy where a cell cannot be interrupted. A cell
-        that runs is stopped, and named.
+        With `source`, a new rank gets the variables of that rank, as far as they can be sent. Ranks to `kill` are
+        killed first; this is for ranks that are stuck and cannot be interrupted. Running cells are stopped. If all
+        processes must be restarted, `progress` is called with a line on the variables that will be lost, before any
+        process is ended. Returns what was kept, what was lost, and which cells were stopped.
+
+        Raises CannotStart, UsageError for an invalid rank, NoAnswer for a rank whose process is stopped, NotLoaded if
+        new processes lack variables that were saved for them (the message says where these are), Busy if a cell cannot
+        be interrupted, and CellInterrupted after Ctrl-C.
         """
         ranks = self._up()
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
@@ -54,7 +56,7 @@ class ClusterMembers(ClusterBase):
         return replace(change, stopped_cells=stopped)
 
     def _change(self, verb: str, change: Callable[[], WorldChange]) -> WorldChange:
-        """Carry out the change. Raises CellInterrupted after a stop, with what became of it."""
+        """Carry out the change. After Ctrl-C, raises CellInterrupted, which says how far the change went."""
         ranks, done = self._up(), None
         try:
             with self._changing, undisturbed():
@@ -70,33 +72,33 @@ class ClusterMembers(ClusterBase):
             raise CellInterrupted(f"{verb} was stopped before its end. {self._left(ranks)}") from None
 
     def _left(self, ranks: Ranks) -> str:
-        """How the world is after a change that was stopped."""
+        """Describe the world after a change that was stopped."""
         state = state_of(ranks.monitor)
         if state == "incomplete":
             ranks.save()
         return trouble(ranks.monitor, state) or "Nothing was changed."
 
     def _refuse_stopped(self, numbers: Container[int]) -> None:
-        """Raises NoAnswer for those whose process is stopped: they would not come to the next world."""
+        """Raise NoAnswer if the process of one of these ranks is stopped: it could not join the next world."""
         there = [rank for rank in self._up().monitor.ranks if rank.rank in numbers and rank.dead is None]
         if stopped := [rank.rank for rank in there if rank.process_is_stopped()]:
             raise no_answer(stopped, "Nothing was changed.")
 
     def _refuse_empty(self, source: int | None) -> None:
-        """Raises UsageError for a rank that still awaits the variables of another one."""
+        """Raise UsageError if `source` is a new rank that has not got any variables yet."""
         owed = self._up().owed
         if source in owed and owed[source] is None:
             raise UsageError(f"cannot copy from rank {source}: it has no variables yet. Choose another rank.")
 
     def _running_cells(self, busy: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """The cells that these ranks run, as the notebook counts them, and on which ranks."""
+        """Map the cells that these ranks run, by their number in the notebook, to the ranks that run them."""
         counts = {cell.number: cell.count for cell in list(self._following)}
         monitor = self._up().monitor
         cells = alike({rank: monitor.ranks[rank].cell for rank in busy})
         return {counts.get(cell, cell): tuple(ranks) for cell, ranks in cells.items() if cell is not None}
 
     def _refuse_if_running(self, verb: str) -> None:
-        """Raises Busy while ranks run a cell, which the change would stop; not in a world whose dead ranks doom it."""
+        """Raise Busy if ranks run a cell, which the change would stop; not if a rank is dead: then the cell fails."""
         monitor = self._up().monitor
         if any(rank.dead for rank in monitor.ranks):
             return
@@ -114,17 +116,18 @@ class ClusterMembers(ClusterBase):
         )
 
     def _unchanged(self, verb: Literal["heal", "resize"], busy: Sequence[int] = ()) -> WorldChange:
-        """There was nothing to do."""
+        """The result of a change that had nothing to do."""
         monitor = self._up().monitor
         away = tuple(sorted({rank.host for rank in monitor.ranks} & monitor.away.keys()))
         same = WorldChange(verb, self.size, self.backend, monitor.generation, changed=False)
         return replace(same, busy=tuple(busy), away=away)
 
     def resize(self, size: int, *, source: int | None = None, progress: Callable[[str], None] = unsaid) -> WorldChange:
-        """Grow or shrink the world to `size` ranks; those that stay keep their variables. Returns what became of them.
+        """Grow or shrink the world to `size` ranks; ranks that stay keep their variables. Returns what was kept.
 
-        With ``source``, a new rank gets the variables of that rank, as far as they can be sent. `progress` is as in
-        `heal`. Raises what `heal` raises, and Busy while ranks run a cell.
+        With `source`, a new rank gets the variables of that rank, as far as they can be sent. `progress` is as in
+        `heal`. Raises what `heal` raises, Busy if ranks run a cell, and UsageError if `size` is below 1 or the ranks
+        would not fit into memory.
         """
         ranks = self._up()
         if size < 1:
@@ -136,7 +139,7 @@ class ClusterMembers(ClusterBase):
             self._refuse_empty(source)
         self._refuse_stopped(range(min(size, self.size)))
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
-        # A world whose dead ranks go is whole without them; what an earlier change owes is given now.
+        # The world need not be whole if all dead ranks are removed, or if this completes an earlier change.
         if state_of(ranks.monitor) != "incomplete" and (not dead or dead[0] < size):
             ranks = self._whole()
         if size == self.size and not ranks.owed:
@@ -147,7 +150,7 @@ class ClusterMembers(ClusterBase):
         stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
 
         def change() -> WorldChange:
-            self._refuse_if_running(f"resize {size}")  # which another thread may have begun
+            self._refuse_if_running(f"resize {size}")  # another thread may have begun a cell
             try:
                 return healing.resize(ranks, size, source, progress)
             finally:
@@ -162,13 +165,14 @@ class ClusterMembers(ClusterBase):
         connections: int | None = None,
         progress: Callable[[str], None] = unsaid,
     ) -> WorldChange:
-        """The same ranks over another backend; they keep their variables. Returns what became of them.
+        """Move the ranks to another backend; they keep their variables. Returns what was kept and lost.
 
-        `progress` is as in `heal`. Raises what `heal` raises, and Busy while ranks run a cell.
+        `connections` is the number of TCP connections per ring link. `progress` is as in `heal`. Raises what `heal`
+        raises, Busy if ranks run a cell, and UsageError for an unknown backend.
         """
         ranks = self._up()
         self._refuse_stopped(range(self.size))
-        if state_of(ranks.monitor) != "incomplete":  # over another backend what an earlier change owes may be delivered
+        if state_of(ranks.monitor) != "incomplete":  # another backend may complete an earlier change
             ranks = self._whole()
         self._refuse_if_running("rewire")
         if connections is not None and connections < 1:
@@ -180,7 +184,7 @@ class ClusterMembers(ClusterBase):
         links = connections or ranks.settings.options.connections
 
         def change() -> WorldChange:
-            self._refuse_if_running("rewire")  # which another thread may have begun
+            self._refuse_if_running("rewire")  # another thread may have begun a cell
             try:
                 return healing.rewire(ranks, name, links, progress)
             finally:

@@ -20,25 +20,25 @@ Result = TypeVar("Result")
 
 
 class LocalOptions(CellOptions, frozen=True, kw_only=True):
-    """A cell's options, and those that stay in this process."""
+    """A cell's options, including those that are not sent to the ranks."""
 
     screen: Screen | None = None
-    """Where its output is shown while it comes."""
+    """Shows the output as it arrives."""
     count: int | None = None
-    """Its number in tracebacks; by default, its number in the cluster."""
+    """Number of the cell in tracebacks; by default, its number in the cluster."""
     widgets: bool = False
-    """Whether it is shown on a page that has widgets, so that tqdm.notebook draws its own."""
+    """Whether the page of the cell shows widgets, so that tqdm.notebook uses its widget."""
     read: Read | None = None
     """Asks the user for the commands of the debugger (``input``) while `Cell.finish` follows the cell."""
 
     @property
     def shared(self) -> CellOptions:
-        """Those that the ranks are sent."""
+        """The options that are sent to the ranks."""
         return CellOptions(**{name: getattr(self, name) for name in CellOptions.__struct_fields__})
 
 
 def local_options(**given: Any) -> LocalOptions:
-    """What a user has `given`, checked. Raises UsageError."""
+    """Check the options that a user has `given`. Raises UsageError."""
     shared = checked({name: value for name, value in given.items() if name in CellOptions.__struct_fields__})
     return LocalOptions(**{**given, **msgspec.structs.asdict(shared)})
 
@@ -46,13 +46,13 @@ def local_options(**given: Any) -> LocalOptions:
 class Keywords(Generic[Options]):
     """Gives methods that end in ``**options`` the keywords of a class.
 
-    Editors, type checkers and ``help`` see each of them, and one that is unknown raises TypeError, with the nearest.
+    Editors, type checkers and ``help`` see each keyword. An unknown one raises TypeError, which suggests the nearest.
     """
 
     def __init__(
         self, declared: Callable[Options, object], old_names: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`old_names` are those that options had, each with what it is called now."""
+        """`old_names` maps former names of options to their current names."""
         self._old_names = old_names
         hints = get_type_hints(declared)
         parameters = inspect.signature(declared).parameters.values()
@@ -61,13 +61,13 @@ class Keywords(Generic[Options]):
     def after_code(
         self, method: Callable[Concatenate[Holder, str, ...], Result]
     ) -> Callable[Concatenate[Holder, str, Options], Result]:
-        """For a method whose only other argument is the cell's code."""
+        """Decorate a method whose only other argument is the cell's code."""
         return self._given_to(method)
 
     def alone(
         self, method: Callable[Concatenate[Holder, ...], Result]
     ) -> Callable[Concatenate[Holder, Options], Result]:
-        """For a method without other arguments."""
+        """Decorate a method without other arguments."""
         return self._given_to(method)
 
     def _given_to(self, method: Callable[..., Result]) -> Callable[..., Result]:

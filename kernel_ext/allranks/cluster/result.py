@@ -1,4 +1,4 @@
-"""What a cell did: one result for each of its ranks."""
+"""The result of a cell: one entry for each of its ranks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class CellResult(Mapping[int, RankResult]):
-    """What a cell did on each of its ranks; ``result[2].error``, ``result.ok``."""
+    """The result of a cell: maps each of its ranks to a `RankResult`, as in ``result[2].error``."""
 
     def __init__(self, cell: int, ranks: Mapping[int, RankResult], seconds: float, mismatch: str | None = None) -> None:
         self.cell = cell
-        """Number of the cell, counted by the cluster."""
+        """Number of the cell in the cluster."""
         self.seconds = seconds
-        """How long it took."""
+        """Duration of the cell in seconds."""
         self.mismatch = mismatch
-        """The first collective on which the ranks disagreed (its result is invalid), in words."""
+        """Describes the first collective on which the ranks disagreed (its result is invalid); None if they agreed."""
         self.timeline: Timeline | None = None
         """What each rank did when, if the cell ran with a timeline."""
         self._ranks = dict(ranks)
@@ -34,17 +34,17 @@ class CellResult(Mapping[int, RankResult]):
 
     @property
     def errors(self) -> dict[int, RemoteError]:
-        """What ranks raised themselves; a rank that was unblocked from a collective is not to blame."""
+        """Maps ranks to the errors that they raised themselves; ranks unblocked from a collective are not included."""
         return {number: rank.error for number, rank in self._ranks.items() if rank.error and not rank.unblocked}
 
     def check(self) -> CellResult:
-        """Return the result if all is well, else raise CellFailed."""
+        """Return this result if it is `ok`, otherwise raise CellFailed."""
         if not self.ok:
             raise CellFailed(self.failure(), self.errors)
         return self
 
     def failure(self) -> str:
-        """One sentence per failure: which ranks, what, where."""
+        """Describe each failure: which ranks, what happened, and where; empty if there is none."""
         said, waited = dict[str, list[int]](), dict[str, list[int]]()
         dead = sum(bool(rank.dead) for rank in self._ranks.values())
         for number, rank in self._ranks.items():
@@ -58,7 +58,7 @@ class CellResult(Mapping[int, RankResult]):
             elif rank.error:
                 said.setdefault(f"raised {rank.error}", []).append(number)
             elif not rank.ok:
-                # Where another is dead, heal itself ends and restores those that wait for it.
+                # If another rank is dead, heal also ends and restores the ranks that wait for it.
                 fix = "heal" if dead else "status"
                 said.setdefault(f"did not finish (%distributed {fix})", []).append(number)
         sentences = [f"{rank_label(ranks)} {what}" for what, ranks in (said | waited).items()]

@@ -1,6 +1,6 @@
 """The runs of this process: cells that logged, to be listed, compared, named, hidden and exported.
 
-One for all clusters of a process, so that a run of yesterday's cluster can be compared with one of today's.
+All clusters of a process share one history, so that runs of yesterday's cluster can be compared with today's.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_RUNS = 100
-"""Runs that are kept; then the oldest goes."""
+"""Most runs that are kept; beyond that, the oldest is dropped."""
 MOST_POINTS = 5_000_000
-"""Values that all runs keep together (160 MB); then every second one of the largest goes, but for the newest run."""
+"""Most values that all runs but the newest keep together (160 MB); beyond that, the largest loses every second one."""
 MOST_METRICS = 4
 """Metrics that have a column of their own in the table."""
 MOST_LINES = 60
@@ -44,10 +44,10 @@ SUFFIXES = (".csv", ".parquet")
 
 
 class RunHistory:
-    """The runs of this process; ``history[3]`` and ``history["baseline"]`` are one of them, by number and by name.
+    """The runs of this process; ``history[3]`` and ``history["baseline"]`` return a run by number or name.
 
-    Iterates over `CellRun` objects, the oldest first, and is a table in a notebook. The last 100 are kept, also after
-    `Cluster.down`.
+    Iterates over `CellRun` objects, oldest first; a notebook shows it as a table. The last 100 runs are kept, also
+    after `Cluster.down`.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class RunHistory:
         self._count = 0
 
     def join(self, run: CellRun) -> None:
-        """A cell has logged its first value: it is a run from now on."""
+        """Add the run of a cell that has logged its first value, and number it."""
         with self._lock:
             self._count += 1
             run.number, run.name = self._count, f"run {self._count}"
@@ -67,13 +67,13 @@ class RunHistory:
             max(earlier, key=lambda each: each.points).thin()
 
     def restore(self, stored: Sequence[StoredRun]) -> list[CellRun]:
-        """Add runs that were saved, but for those that are here already; returns those added. Raises ValueError."""
+        """Add saved runs that are not here already; returns the added runs. Raises ValueError."""
         known = {(run.at, run.code) for run in self}
         runs = [run for each in stored if ((run := CellRun.restored(each)).at, run.code) not in known]
         for run in runs:
             name = run.name
             self.join(run)
-            with suppress(UsageError):  # it is a number, or another run has it
+            with suppress(UsageError):  # the name is a number, or another run has it
                 self.rename(run.number, name)
         return runs
 
@@ -85,7 +85,7 @@ class RunHistory:
         return len(self._runs)
 
     def __getitem__(self, which: int | str) -> CellRun:
-        """By number or name. Raises UsageError."""
+        """Return a run by number or name. Raises UsageError if there is none."""
         runs = list(self)
         text = str(which)
         found = [run for run in runs if run.name == text] or [run for run in runs if _numbered(run, text)]
@@ -95,14 +95,14 @@ class RunHistory:
         return found[0]
 
     def before(self, run: CellRun) -> CellRun | None:
-        """The last run before it that logged the same metrics."""
+        """The last earlier run that logged the same metrics; None if there is none."""
         earlier = [each for each in self if each.number < run.number and each.metrics.keys() == run.metrics.keys()]
         return earlier[-1] if earlier else None
 
     # Changing.
 
     def rename(self, which: int | str, name: str) -> None:
-        """Call a run `name`. Raises UsageError where another has that name, or it could be taken for a number."""
+        """Give a run a new name. Raises UsageError if another run has it, or it could be taken for a number."""
         run = self[which]
         if not name.strip() or len(name.split("\n")) > 1:
             raise UsageError("a run needs a name in one line.")
@@ -113,16 +113,16 @@ class RunHistory:
         run.name = name
 
     def hide(self, *which: int | str) -> None:
-        """Leave runs out of the charts of later cells; they are listed last. Raises UsageError."""
+        """Leave runs out of the charts of later cells, and list them last. Raises UsageError for an unknown run."""
         for run in [self[each] for each in which]:
             run.hidden = True
 
     def show(self, *which: int | str) -> None:
-        """Undo `hide`. Raises UsageError."""
+        """Undo `hide`. Raises UsageError for an unknown run."""
         for run in [self[each] for each in which]:
             run.hidden = False
 
-    # Looking.
+    # Showing.
 
     def __str__(self) -> str:
         runs, left_out = self._listed()
@@ -142,7 +142,7 @@ class RunHistory:
         return html_table(headings, rows, pale=pale) + (f"<div>{escape(left_out)}</div>" if left_out else "")
 
     def _listed(self) -> tuple[list[CellRun], str]:
-        """The runs as they are listed, and which metrics have no column."""
+        """The runs in the order of the list, and a sentence on metrics without a column."""
         runs = sorted(self, key=lambda run: run.hidden)
         names = _metric_names(runs)[MOST_METRICS:]
         shown = f"{', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
@@ -161,17 +161,17 @@ class RunHistory:
         return [_label(run), _clock(run.at), took, run.status, ranks, *last, changed]
 
     def compare(self, which: int | str, other: int | str | None = None) -> RunComparison:
-        """A run beside `other`: by default the last one before it that logged the same metrics. Raises UsageError."""
+        """Compare a run with `other`, by default the last earlier run with the same metrics. Raises UsageError."""
         run = self[which]
         return RunComparison(run, self.before(run) if other is None else self[other])
 
-    # Taking elsewhere.
+    # Exporting.
 
     def frame(self, *which: int | str) -> pandas.DataFrame:
-        """All logged values of these runs, or of all, one in a row.
+        """All logged values of these runs, or of all runs, with one value per row.
 
         Columns: ``run`` (the number), ``name``, ``rank``, ``step``, ``metric``, ``value``, ``time`` (UTC). Raises
-        UsageError.
+        UsageError for an unknown run, or if pandas is missing.
         """
         pandas = imported_pandas("runs.frame()")
         frame = pandas.DataFrame(self._values(self._chosen(which)), columns=list(COLUMNS))
@@ -181,10 +181,10 @@ class RunHistory:
     def export(self, path: str | Path, *which: int | str, logger: str | None = None, force: bool = False) -> str:
         """Write the values of these runs, or of all, to a new ``.csv`` or ``.parquet`` file; returns what was written.
 
-        Infinite values and NaN are ``inf``, ``-inf`` and ``nan`` in CSV, and times are Unix seconds. With a `logger`
-        (``tensorboard``, ``mlflow`` or ``wandb``), `path` is a folder that its library writes: the mean, minimum and
-        maximum of the ranks at each step, and the values of each run. With `force`, a file, or TensorBoard's runs of
-        these names, are replaced. Raises UsageError.
+        In CSV, infinite values and NaN are ``inf``, ``-inf`` and ``nan``, and times are Unix seconds. With a `logger`
+        (``tensorboard``, ``mlflow`` or ``wandb``), `path` is a folder that the logger's library writes: the mean,
+        minimum and maximum over the ranks at each step, and the values of each run. With `force`, an existing file, or
+        TensorBoard's runs of these names, are replaced. Raises UsageError.
         """
         file, runs = Path(path).expanduser(), self._chosen(which)
         if not runs:
@@ -231,19 +231,19 @@ class RunHistory:
 
 
 class RunComparison:
-    """A run beside an earlier one: its metrics, and the values and lines that differ."""
+    """A run compared with an earlier run: its metrics, and the values and lines of code that differ."""
 
     def __init__(self, run: CellRun, before: CellRun | None) -> None:
         self.run, self.before = run, before
 
     @property
     def changes(self) -> list[Change]:
-        """The values that differ: ``name``, ``before`` and ``now``."""
+        """The values that differ, each with ``name``, ``before`` and ``now``."""
         return self.run.changes(self.before)[0] if self.before is not None else []
 
     @property
     def diff(self) -> list[str]:
-        """The lines of a unified diff of the code; none where there is no run to compare with."""
+        """The lines of a unified diff of the code; empty if there is no run to compare with."""
         return diff(self.before.read, self.run.read) if self.before is not None else []
 
     def __str__(self) -> str:
@@ -275,7 +275,7 @@ class RunComparison:
         return f"{heading}, {run.collectives}" if run.collectives is not None else heading
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        """One row for each metric and, where they differ, for each last value."""
+        """The headings and rows: a row for each metric, and for each last value if the ranks differ."""
         headings, rows = ["metric", "ranks", "step", "last", "min", "max"], []
         earlier = self.before.metrics if self.before is not None else {}
         if self.before is not None:
@@ -311,12 +311,12 @@ def _label(run: CellRun) -> str:
 
 
 def _metric_names(runs: Sequence[CellRun]) -> list[str]:
-    """Those of the newest runs first."""
+    """The names of all metrics, those of the newest runs first."""
     return list(dict.fromkeys(name for run in sorted(runs, key=lambda run: -run.number) for name in run.metrics))
 
 
 def _clock(at: float) -> str:
-    """The time of day here; with the date where that is not today's."""
+    """The local time of day, or the date and time if that was not today."""
     moment, today = time.localtime(at), time.localtime()
     return time.strftime("%H:%M:%S" if moment[:3] == today[:3] else "%b %d %H:%M", moment)
 
@@ -329,7 +329,7 @@ def _write_csv(path: Path, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def _written(path: str | Path, file: Path, write: Callable[[Path], Any]) -> None:
-    """Have `write` make a file that then takes its place at once. Raises UsageError."""
+    """Have `write` make a temporary file, which then replaces `file` atomically. Raises UsageError."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         write(draft)

@@ -1,7 +1,7 @@
-"""Runs written for TensorBoard, MLflow and W&B, by their own libraries, after the fact.
+"""Writes runs that have ended for TensorBoard, MLflow and W&B, with their own libraries.
 
-For each step they get what a chart shows: the mean of the ranks, and where these differ, their minimum and maximum.
-They are imported when they are used, and are no dependency.
+For each step they get what a chart shows: the mean of the ranks and, if these differ, their minimum and maximum. The
+libraries are imported when they are used, and are not dependencies.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from allranks.errors import UsageError
 from allranks.head.state.cell_run import CellRun
 
 EXPERIMENT = "allranks"
-"""Of MLflow, and the project of W&B."""
+"""Name of MLflow's experiment, and of the project of W&B."""
 AT_ONCE = 1_000
 PARAMS_AT_ONCE = 100
-"""Metrics and parameters in one request to MLflow, which takes no more."""
+"""Most metrics (`AT_ONCE`) and parameters that MLflow accepts in one request."""
 
 
 class Point(NamedTuple):
-    """What is logged at one step."""
+    """The values that are written for one step."""
 
     step: float
     at: float
-    """Unix time in seconds of the last rank."""
+    """Unix time in seconds of the last value at this step."""
     values: dict[str, float]
-    """By name: ``loss`` is the mean, ``loss/min`` and ``loss/max`` are there where ranks differ."""
+    """Values by name: ``loss`` is the mean; ``loss/min`` and ``loss/max`` are there if ranks differ."""
 
 
 def points_of(run: CellRun) -> list[Point]:
-    """By step. Of a rank that logged a name twice at a step, the later value counts."""
+    """The points of a run, by step. If a rank logged a name twice at a step, the later value counts."""
     by_step: dict[float, dict[str, dict[int, float]]] = {}
     at: dict[float, float] = {}
     for row in run.rows():
@@ -54,7 +54,7 @@ def _over_ranks(values: Mapping[str, Mapping[int, float]]) -> Iterable[tuple[str
 
 
 def to_tensorboard(runs: Sequence[CellRun], to: str, force: bool) -> None:
-    """Event files, in a folder for each run."""
+    """Write event files, in a folder for each run. Raises UsageError."""
     writer_of = _imported("tensorboardX", "torch.utils.tensorboard", install="tensorboardX").SummaryWriter
     folders = [Path(to).expanduser() / _folder(run) for run in runs]
     old = [file for folder in folders for file in folder.glob("events.out.tfevents.*")]
@@ -73,12 +73,12 @@ def to_tensorboard(runs: Sequence[CellRun], to: str, force: bool) -> None:
 
 
 def _folder(run: CellRun) -> str:
-    """A name for a folder that no other run has."""
+    """A folder name for the run that no other run has."""
     return re.sub(r"[^\w .=-]", "_", run.label)
 
 
 def to_mlflow(runs: Sequence[CellRun], to: str, force: bool) -> None:
-    """Runs of the experiment ``allranks``, in the ``mlflow.db`` of a folder or on a tracking server."""
+    """Write runs of the experiment ``allranks`` to ``mlflow.db`` in a folder, or to a tracking server."""
     _refuse_to_replace(force, "MLflow")
     mlflow = _imported("mlflow", install="mlflow")
     _whole_steps(runs, "MLflow")
@@ -111,7 +111,7 @@ def to_mlflow(runs: Sequence[CellRun], to: str, force: bool) -> None:
 
 
 def to_wandb(runs: Sequence[CellRun], to: str, force: bool) -> None:
-    """Offline runs, which ``wandb sync`` uploads."""
+    """Write offline runs, which ``wandb sync`` uploads."""
     _refuse_to_replace(force, "W&B")
     wandb = _imported("wandb", install="wandb")
     folder = Path(to).expanduser().absolute()
@@ -134,7 +134,7 @@ def to_wandb(runs: Sequence[CellRun], to: str, force: bool) -> None:
 
 Write = Callable[[Sequence[CellRun], str, bool], None]
 LOGGERS: Mapping[str, Write] = {"tensorboard": to_tensorboard, "mlflow": to_mlflow, "wandb": to_wandb}
-"""By what ``--as`` takes: writes runs to a folder; the last argument says whether to replace what is there."""
+"""Maps a value of ``--as`` to the function that writes runs to a folder; its last argument is ``--force``."""
 
 
 def _about(run: CellRun) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _refuse_to_replace(force: bool, whose: str) -> None:
 
 
 def _whole_steps(runs: Sequence[CellRun], whose: str) -> None:
-    """Raises UsageError for a run with other steps."""
+    """Raise UsageError if a run has steps that are not whole numbers."""
     for run in runs:
         for row in run.rows():
             if not row.step.is_integer():
@@ -155,12 +155,12 @@ def _whole_steps(runs: Sequence[CellRun], whose: str) -> None:
 
 
 def _named(name: str) -> str:
-    """A name as MLflow takes it."""
+    """The name with characters that MLflow accepts."""
     return re.sub(r"[^\w\-./ ]", "_", name)
 
 
 def _imported(*modules: str, install: str) -> Any:
-    """The first of these modules that there is. Raises UsageError."""
+    """Import the first of these modules that is installed. Raises UsageError if none is."""
     for module in modules:
         try:
             return import_module(module)

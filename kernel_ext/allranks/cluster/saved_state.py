@@ -1,4 +1,4 @@
-"""The part of `Cluster` that saves what ranks hold to a folder, and loads it again."""
+"""The part of `Cluster` that saves the ranks' variables to a folder, and loads them again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from .base import ClusterBase
 from .run_history import RUNS
 
 RUNS_SAVED = 10
-"""Runs that are saved with the variables: the last ones."""
+"""Most runs, the latest ones, that are saved with the variables."""
 REMOVED_WITHIN = 30.0
 """Seconds that ranks get to remove files that are no longer needed."""
 Grouped = TypeVar("Grouped", StoredArray, StoredValue)
@@ -77,7 +77,7 @@ FORESEEN = {
     *("OSError", "PermissionError", "FileNotFoundError", "FileExistsError", "NotADirectoryError", "IsADirectoryError"),
     *("Damaged", "ValueError", "LookupError"),
 }
-"""Errors on ranks whose message says all."""
+"""Errors on ranks whose message is clear without the error's name."""
 REFUSED = (
     "No such file",
     "Permission denied",
@@ -94,14 +94,14 @@ class SavedState:
     """What `Cluster.save` wrote."""
 
     path: str
-    """As it was given."""
+    """The folder, as it was given."""
     variables: tuple[str, ...]
     equal: tuple[str, ...]
-    """Those of the variables that are equal on all ranks."""
+    """The variables that are equal on all ranks."""
     size: int
     """Number of ranks."""
     nbytes: int
-    """Written, by all ranks together."""
+    """Bytes that all ranks together wrote."""
     seconds: float
     not_saved: Mapping[str, str] = field(default_factory=dict)
     """Names that cannot be saved, and why."""
@@ -120,14 +120,14 @@ class LoadedState:
     """What `Cluster.load` read."""
 
     path: str
-    """As it was given."""
+    """The folder, as it was given."""
     variables: tuple[str, ...]
     size: int
-    """Number of ranks that have loaded it."""
+    """Number of ranks that have loaded the state."""
     saved_by: int
-    """Number of ranks that saved it."""
+    """Number of ranks that saved the state."""
     nbytes: int
-    """Read, by all ranks together."""
+    """Bytes that all ranks together read."""
     seconds: float
     notes: tuple[str, ...] = ()
 
@@ -139,23 +139,23 @@ class LoadedState:
 
 
 def _listed(reasons: Mapping[str, str]) -> str:
-    """Names, each with a reason."""
+    """Format names with their reasons; names with the same reason are grouped."""
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in alike(reasons).items())
 
 
 class ClusterSavedState(ClusterBase):
-    """What ranks hold, in a folder on their hosts."""
+    """Saves the ranks' variables to a folder on their hosts, and loads them."""
 
     def save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> SavedState:
-        """Save the ranks' variables, or those of these `names`, and their random states, to the folder `path`.
+        """Save the ranks' variables, or only these `names`, and their random states to the folder `path`.
 
-        `path` is a folder on each host, or on a disk that hosts share; relative ones begin at the ranks' working
-        folder. Arrays are written as safetensors, all else with pickle, and ``manifest.json`` says what is where.
-        What is equal on all ranks is written once for each disk. A state that the folder has already is replaced
-        when the new one is whole on all hosts; until then, `load` finds the old one.
+        `path` is a folder on each host, or on a disk that hosts share; relative paths begin at the ranks' working
+        folder. Arrays are written as safetensors, everything else with pickle; ``manifest.json`` lists what each file
+        has. Arrays that are equal on all ranks are written once for each disk. An earlier state in the folder is
+        replaced once the new one is complete on all hosts; until then, `load` finds the earlier one.
 
-        Without `names`, what cannot be saved is left out, and named in the result. Raises CannotSave where one of
-        the `names` cannot be saved, before anything is written, or where a host cannot write; UsageError for a name
+        Without `names`, variables that cannot be saved are left out, and named in the result. Raises CannotSave if one
+        of the `names` cannot be saved, before anything is written, or if a host cannot write; UsageError for a name
         that no rank has; WouldHang for a variable that waits for a collective on some ranks only; NoAnswer and
         WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
         """
@@ -163,9 +163,9 @@ class ClusterSavedState(ClusterBase):
             return self._write(self._take_snapshots(path, names))
 
     def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> Future[SavedState]:
-        """`save` that returns once ranks have a snapshot of their variables; cells may run while it is written.
+        """Same as `save`, but return once ranks have a snapshot of their variables; cells may run while it is written.
 
-        What they change is not in what is saved. The future raises what `save` raises while it writes; it cannot be
+        Changes that these cells make are not saved. The future raises what `save` raises while it writes; it cannot be
         cancelled.
         """
         saved = Future[SavedState]()
@@ -184,7 +184,7 @@ class ClusterSavedState(ClusterBase):
                     saved.set_result(result)
 
             stop = Stop(in_waits=True)
-            with stop.noted():  # a press meanwhile would leave the turn to both threads, or to none
+            with stop.noted():  # after Ctrl-C here, both threads or none would release the lock
                 stop.put_off()
                 self.saves_to, its_turn = snapshots.folder, turn.pop_all()
                 try:
@@ -197,7 +197,7 @@ class ClusterSavedState(ClusterBase):
     def _take_snapshots(self, path: str | os.PathLike[str], names: Sequence[str] | str | None) -> _Snapshots:
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
         failed, version = _cannot_save(folder), new_version()
-        with self._starting:  # a cell of another thread comes before on all ranks, or after
+        with self._starting:  # a cell of another thread runs before this on all ranks, or after it
             numbers = range(self.size)
             ranks = self._refuse_if_unable(numbers)
             savable = self._each(ranks, FindSavable(names=wanted), failed, numbers)
@@ -207,7 +207,7 @@ class ClusterSavedState(ClusterBase):
             asked = dict[int, Future[Reply[SnapshotTaken]]]()
             try:
                 for rank, each in savable.items():
-                    # Those that all ranks have are first, so that their arrays have the same keys.
+                    # Variables that all ranks have come first, so that their arrays have the same keys.
                     chosen = sorted(each.names, key=lambda name: (name not in everywhere, name))
                     asked |= ranks.ask([rank], TakeSnapshot(version=version, names=chosen))
                 taken = self._answers(ranks, numbers, asked, failed)
@@ -228,7 +228,7 @@ class ClusterSavedState(ClusterBase):
                 written = self._each(ranks, WriteState(version=version, equal=equal), failed, numbers)
             manifest = _manifest(version, snapshots.by_rank, opened, written, set(equal))
             first = [rank for rank, reply in written.items() if reply.first]
-            remove = "nothing"  # the manifest of a host may name this version already, and that of another the last one
+            remove = "nothing"  # one host's manifest may name this version already, and another's the last one
             with _adding(f"{folder} has the new state, or the one before."), stop.noted():
                 stop.put_off()
                 self._each(ranks, CommitState(version=version), failed, first, [manifest.encoded(), snapshots.runs])
@@ -246,11 +246,12 @@ class ClusterSavedState(ClusterBase):
     def load(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> LoadedState:
         """Load what `save` wrote to the folder `path`: all variables and the random states, or only these `names`.
 
-        In a world of as many ranks as saved it, each rank gets what the rank of its number had. A world of another
-        size gets variables that were equal on all ranks. They are bound once all ranks have loaded them and verified
-        the checksums, so either all ranks have them or none has. Other variables of the ranks stay.
+        In a world of as many ranks as saved the state, each rank gets what the rank of its number had. A world of
+        another size can load only variables that were equal on all ranks; if there are others, `names` must leave them
+        out. Variables are bound once all ranks have loaded them and verified the checksums, so either all ranks have
+        them or none has. Other variables of the ranks stay.
 
-        Like `pickle`, it runs what the files say: load only what you have saved. Raises CannotLoad where there is no
+        Like `pickle`, this runs code from the files: load only what you have saved. Raises CannotLoad if there is no
         state, it is damaged, or it does not fit this world; UsageError for a name that it does not have; NoAnswer and
         WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
         """
@@ -286,7 +287,7 @@ class ClusterSavedState(ClusterBase):
     ) -> tuple[int, dict[int, str]]:
         """Have all ranks load these names; returns the bytes read, and what ranks could not restore.
 
-        With `own`, each loads what the rank of the same number had.
+        With `own`, each rank loads what the rank of its number had.
         """
         asked, stop = dict[int, Future[Reply[LoadPrepared]]](), Stop(in_waits=True)
         try:
@@ -316,14 +317,14 @@ class ClusterSavedState(ClusterBase):
         chosen: Sequence[int],
         buffers: Sequence[Buffer] = (),
     ) -> dict[int, A]:
-        """What these ranks answer. Raises what `failed` makes of the reasons of those that could not."""
+        """Ask these ranks and return their answers. If some fail, raises what `failed` makes of their reasons."""
         _refuse_removed(ranks, chosen, failed)
         return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
 
     def _answers(
         self, ranks: Ranks, chosen: Sequence[int], asked: Mapping[int, Future[Reply[A]]], failed: Refusal
     ) -> dict[int, A]:
-        """What the `chosen` ranks answer. Raises WorldBroken, too, where one was dead before it could be asked."""
+        """The answers of the `chosen` ranks. Raises what `_each` raises, and WorldBroken if one was dead when asked."""
         if len(asked) < len(chosen):
             self._refuse_if_broken(ranks)
         try:
@@ -337,7 +338,7 @@ class ClusterSavedState(ClusterBase):
         return {rank: each.answer for rank, each in replies.items() if isinstance(each, Reply)}
 
     def _by_rank(self, reasons: Mapping[int, str]) -> str:
-        """Sentences on ranks, with their hosts where these are several."""
+        """Format reasons as sentences on ranks, with their hosts unless all ranks are on this machine."""
         said = []
         for why, numbers in alike(reasons).items():
             hosts = dict.fromkeys(self.snapshot.ranks[rank].host for rank in numbers)
@@ -361,7 +362,7 @@ class ClusterSavedState(ClusterBase):
         return [key for key in alike_by_sample if all(each.digests[key] == first[key] for each in digests.values())]
 
     def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Refusal) -> tuple[StateManifest, Buffer]:
-        """The manifest, and ``runs.json``."""
+        """Read the manifest and ``runs.json`` of this version through rank 0."""
         replies = self._all_replies(ranks.ask([0], ReadManifest(path=path, version=version)), [0])
         if isinstance(reply := replies[0], RequestFailed):
             raise failed(self._by_rank({0: _reason(reply)}))
@@ -372,7 +373,7 @@ class ClusterSavedState(ClusterBase):
 
     @contextmanager
     def _turn_to_save(self) -> Iterator[None]:
-        """Only one save at a time is within."""
+        """Allow only one save or load at a time within."""
         with self._saving:
             try:
                 yield
@@ -380,7 +381,7 @@ class ClusterSavedState(ClusterBase):
                 self.saves_to = None
 
     def _end_save(self, ranks: Ranks, numbers: Sequence[int], version: str, remove: Removed) -> None:
-        """Have ranks drop their snapshots. One that does not keeps it until the next save."""
+        """Have ranks drop their snapshots. A rank that does not respond keeps its snapshot until the next save."""
         if self._ranks is ranks:
             there = [rank for rank in numbers if rank < len(ranks.monitor.ranks)]
             wait(ranks.ask(there, EndSave(version=version, remove=remove)).values(), REMOVED_WITHIN)
@@ -397,11 +398,11 @@ class _Snapshots:
     not_saved: Mapping[str, str]
     began: float
     runs: bytes
-    """As ``runs.json`` has them."""
+    """The content of ``runs.json``."""
 
 
 def _refuse_removed(ranks: Ranks, chosen: Sequence[int], failed: Refusal) -> None:
-    """Raises what `failed` makes of it where `resize` has removed some of these ranks."""
+    """Raise what `failed` makes of it if `resize` has removed some of these ranks."""
     if removed := [rank for rank in chosen if rank >= len(ranks.monitor.ranks)]:
         raise failed(f"{rank_label(removed)} {'was' if len(removed) == 1 else 'were'} removed in the meantime.")
 
@@ -415,7 +416,7 @@ def _cannot_load(folder: str) -> Refusal:
 
 
 def _chosen(names: Sequence[str] | str | None) -> list[str] | None:
-    """Raises UsageError for what is no name."""
+    """The names without repetition; None for all. Raises UsageError for an invalid name."""
     if names is None:
         return None
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
@@ -428,7 +429,7 @@ def _chosen(names: Sequence[str] | str | None) -> list[str] | None:
 
 @contextmanager
 def _adding(text: str) -> Iterator[None]:
-    """Add a sentence to what is raised within."""
+    """Add a sentence to the message of an error that is raised within."""
     try:
         yield
     except (CannotSave, CannotLoad, NoAnswer, WorldBroken, CellInterrupted) as error:
@@ -438,20 +439,20 @@ def _adding(text: str) -> Iterator[None]:
 
 
 def _advice(text: str) -> str:
-    """What to do about an error of a file system."""
+    """What to do about an error of a file system; empty if unknown."""
     if any(cause in text for cause in ("No space left", "quota exceeded", "File too large")):
         return "Free space there, or save in another folder."
     return "Save in another folder." if any(cause in text for cause in REFUSED) else ""
 
 
 def _reason(error: RequestFailed) -> str:
-    """Why a rank could not do it, without a full stop."""
+    """The reason why a rank failed, without a full stop."""
     text = re.sub(r"^\[Errno \d+\] ", "", str(error)).rstrip(".")
     return text if error.kind in FORESEEN else f"{error.kind}: {text}"
 
 
 def _not_saved(savable: Mapping[int, Savable], wanted: Sequence[str] | None, folder: str) -> dict[str, str]:
-    """Names that cannot be saved, and why. Raises CannotSave where one is `wanted`, UsageError where no rank has it."""
+    """Names that cannot be saved, and why. Raises CannotSave if one is `wanted`, UsageError if no rank has it."""
     absent = [name for name in wanted or () if all(name in each.missing for each in savable.values())]
     if absent:
         raise UsageError(f"no rank has a variable {', '.join(absent)} (%distributed vars lists them).")
@@ -471,7 +472,7 @@ def _not_saved(savable: Mapping[int, Savable], wanted: Sequence[str] | None, fol
 
 
 def _refuse_pending_on_some(pending: Mapping[int, set[str]]) -> None:
-    """Raises WouldHang where a variable waits for a collective on some ranks, and on others it does not."""
+    """Raise WouldHang if a variable waits for a collective on some ranks but not on others."""
     everywhere = set.intersection(*pending.values())
     for rank, names in pending.items():
         if some := sorted(names - everywhere):
@@ -489,7 +490,7 @@ def _manifest(
     written: Mapping[int, StateWritten],
     equal: set[str],
 ) -> StateManifest:
-    """What all ranks have written as this version, where the arrays with these keys are `equal` on all of them."""
+    """The manifest of what all ranks have written; `equal` has the keys of arrays that are equal on all ranks."""
     shared = next(each.crc32 for each in written.values() if each.first)
     arrays, variables = dict[str, dict[int, StoredArray]](), dict[str, dict[int, StoredValue]]()
     for rank, answer in taken.items():
@@ -530,7 +531,7 @@ def _manifest(
 
 
 def _grouped(by_rank: Mapping[int, Grouped]) -> list[Grouped]:
-    """One entry for all ranks for which it is the same; those that are given name no ranks yet."""
+    """Merge equal entries of ranks into one that lists these ranks; the given entries list none yet."""
     found = dict[bytes, Grouped]()
     for rank, each in by_rank.items():
         key = msgspec.json.encode(each)
@@ -539,7 +540,7 @@ def _grouped(by_rank: Mapping[int, Grouped]) -> list[Grouped]:
 
 
 def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
-    """The version to load: the one that all hosts have as theirs, or the newest that all of them have whole."""
+    """The version to load: the current one if it is the same on all hosts, else the newest complete on all hosts."""
     current = {each.current for each in found.values()}
     if len(current) == 1:
         return current.pop()
@@ -552,7 +553,7 @@ def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
 
 
 def _refuse_absent(manifest: StateManifest, wanted: Sequence[str] | None, folder: str) -> None:
-    """Raises UsageError for names that were not saved."""
+    """Raise UsageError for names that were not saved."""
     if absent := [name for name in wanted or () if name not in manifest.variables]:
         has = ", ".join(name for name in manifest.variables if name != RANDOM_STATE)
         raise UsageError(f"{folder} has no variable {', '.join(absent)}. It has {has}.")
@@ -561,9 +562,9 @@ def _refuse_absent(manifest: StateManifest, wanted: Sequence[str] | None, folder
 def _equal_ones(
     manifest: StateManifest, wanted: Sequence[str] | None, size: int, folder: str
 ) -> tuple[list[str], list[str]]:
-    """The names to load where not each rank has the files of the rank of its number, and notes for the user.
+    """The names to load if some rank lacks the files of the rank of its number, and notes for the user.
 
-    Raises CannotLoad where some were not equal on all ranks.
+    Only variables that were equal on all ranks can be loaded then. Raises CannotLoad if others are wanted.
     """
     names, notes = list(manifest.variables if wanted is None else wanted), list[str]()
     if RANDOM_STATE in names and not manifest.variables[RANDOM_STATE].equal:
@@ -586,7 +587,7 @@ def _equal_ones(
 
 
 def _restored_runs(data: Buffer) -> list[str]:
-    """Bring back the runs that were saved with the variables; returns notes for the user."""
+    """Restore the runs that were saved with the variables; returns notes for the user."""
     try:
         runs = RUNS.restore(decoded_runs(data))
     except ValueError as error:
@@ -597,7 +598,7 @@ def _restored_runs(data: Buffer) -> list[str]:
 
 
 def _refuse_unloadable(manifest: StateManifest, failed: Mapping[int, Mapping[str, str]], refused: Refusal) -> None:
-    """Raises CannotLoad where ranks could not restore variables."""
+    """Raise CannotLoad if ranks could not restore variables."""
     lacking = {rank: _listed(each) for rank, each in failed.items() if each}
     if not lacking:
         return

@@ -1,4 +1,4 @@
-"""The part of `Cluster` that moves values, and compares what the ranks hold."""
+"""The part of `Cluster` that sends and fetches values, and compares the ranks' variables."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ NOTHING_SET = "No rank has the new values."
 
 
 class ClusterValues(ClusterBase):
-    """Variables of the ranks."""
+    """Sets, fetches and compares variables of the ranks."""
 
     def push(self, values_by_name: Mapping[str, Any], *, ranks: Sequence[int] | int | None = None) -> None:
         """Set variables on the ranks. Arrays are sent as raw bytes.
 
-        They are bound once all of these ranks have loaded them, so either all ranks have the new values or none has.
-        The exception is a rank that dies or stops while they are bound: the error then names the ranks that have them.
-        Raises CannotTravel, NoAnswer for a rank that is dead or does not answer, RankError for one that cannot load
-        them, and what `run` raises.
+        The values are bound once all of these ranks have loaded them, so either all ranks have the new values or none
+        has. The exception is a rank that dies or stops while values are bound: the error then names the ranks that have
+        them. Raises CannotTravel for a value that cannot be sent, UsageError for an invalid name, NoAnswer for a rank
+        that is dead or does not answer, RankError for a rank that cannot load the values, and what `run` raises.
         """
         self._set([(self.choose_ranks(ranks), _packed(values_by_name))], ", ".join(values_by_name))
 
@@ -53,14 +53,14 @@ class ClusterValues(ClusterBase):
                     self._bind(number, chosen, names)
                 if stop.pressed:
                     raise CellInterrupted(f"stopped once {rank_label(chosen)} had the new values of {names}")
-            except BaseException:  # ranks that have bound them hold nothing to drop
+            except BaseException:  # does nothing on ranks that have bound them
                 if self._ranks is not None:
                     self._ranks.ask(chosen, DecidePush(push=number, bind=False))
                 raise
 
     def _bind(self, number: int, chosen: Sequence[int], names: str) -> None:
-        """Have ranks bind what they have loaded. The error of one that does not names the ranks that have done so."""
-        with self._starting:  # a cell comes before on all ranks, or after
+        """Have ranks bind the loaded variables. If one fails, the error names the ranks that have bound them."""
+        with self._starting:  # a cell runs before this on all ranks, or after it
             bound = self._ask_all(DecidePush(push=number, bind=True), chosen)
         try:
             for rank, reply in self._all_replies(bound, chosen).items():
@@ -82,16 +82,16 @@ class ClusterValues(ClusterBase):
         Ranks whose cell calls ``log`` or `end_step` in a loop answer after their next step, if the value is evaluated.
         They may be at different steps.
 
-        Raises Busy for ranks that run another cell, CannotTravel for what cannot be moved, UsageError where a rank does
-        not have it, NoAnswer where one is stopped or unreachable, and what `run` raises.
+        Raises Busy for ranks that run any other cell, CannotTravel for a value that cannot be sent, UsageError if a
+        rank has no such variable, NoAnswer if a rank is dead, stopped or unreachable, and what `run` raises.
         """
         return self._pull(name, ranks, "pull", in_steps=True)
 
     def _pull(self, name: str, ranks: Sequence[int] | int | None, verb: str, *, in_steps: bool = False) -> list[Any]:
-        """`pull`, for what users know as `verb`."""
+        """Same as `pull`; `verb` is the verb of ``%distributed`` that messages name."""
         chosen, others = self.choose_ranks(ranks), for_others(verb, name)
         self._refuse_dead(chosen, others)
-        with self._starting:  # a cell comes before on all ranks, or after
+        with self._starting:  # a cell runs before this on all ranks, or after it
             in_cell = in_steps and bool(self._up().monitor.busy(chosen))
             if self.state == "whole" and len(chosen) < self.size and not in_cell:
                 self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
@@ -111,10 +111,10 @@ class ClusterValues(ClusterBase):
         return list(found.values())
 
     def scatter(self, values_by_name: Mapping[str, Any]) -> None:
-        """Give each rank its part of these arrays or lists, cut along the first axis.
+        """Split arrays, lists or tuples along the first axis, and set one part on each rank.
 
-        Parts are as equal as can be: where `size` does not divide the length, the first ranks get one more (as
-        ``numpy.array_split`` cuts). Raises UsageError for what has no first axis, and what `push` raises.
+        If `size` does not divide the length, the first ranks get one element more, as with ``numpy.array_split``.
+        Raises UsageError for a value without a first axis, WorldBroken if a rank is dead, and what `push` raises.
         """
         parts: list[dict[str, Any]] = [{} for _ in range(self.size)]
         for name, value in values_by_name.items():
@@ -126,9 +126,9 @@ class ClusterValues(ClusterBase):
         self._set(packed, ", ".join(values_by_name))
 
     def gather(self, name: str, *, ranks: Sequence[int] | int | None = None) -> Any:
-        """The parts of `name` on all ranks, joined along the first axis in rank order: an array, or a list.
+        """The parts of `name` on `ranks` (default: all), joined along the first axis in rank order: an array or list.
 
-        Raises UsageError where they cannot be joined, and what `pull` raises.
+        Raises UsageError if the parts cannot be joined, and what `pull` raises.
         """
         parts = self._pull(name, ranks, "gather")
         try:
@@ -139,7 +139,8 @@ class ClusterValues(ClusterBase):
     def vars(self, *names: str) -> Variables:
         """The ranks' variables: type, shape and bytes of each name, and whether ranks agree. Evaluates nothing.
 
-        Ranks that do not answer are left out, and named. Raises NoAnswer where none does.
+        Ranks that do not answer are left out, and named. Raises UsageError for a name that no rank has, NoAnswer if no
+        rank answers, and Busy for ranks that run a cell without steps (see `pull`).
         """
         replies, silent = self._replies(self._ask_all(Describe(list(names)), None, in_steps=True))
         if not replies:
@@ -154,7 +155,7 @@ class ClusterValues(ClusterBase):
     def diff(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Difference]:
         """Where replicas of `name` differ: the path of each leaf, and how far apart the values are.
 
-        Raises UsageError for fewer than two `ranks`, where some are chosen, and what `pull` raises.
+        Raises UsageError if `ranks` has fewer than two ranks, and what `pull` raises.
         """
         chosen, others = self.choose_ranks(ranks), for_others("diff", name, least=2)
         if ranks is not None and len(chosen) < 2:
@@ -175,20 +176,20 @@ class ClusterValues(ClusterBase):
 
 
 def _cut(name: str, value: Any, count: int) -> list[Any]:
-    """`count` parts of an array or a list, as equal as can be. Raises UsageError for what has no first axis."""
+    """Cut an array or a list into `count` parts. Raises UsageError for a value without a first axis."""
     try:
         if isinstance(value, (str, bytes, dict)) or getattr(value, "shape", 1) == ():
             raise TypeError
         length = len(value)
         ends = [number * (length // count) + min(number, length % count) for number in range(count + 1)]
         return [value[start:end] for start, end in pairwise(ends)]
-    except (TypeError, KeyError):  # of what has a length, and cannot be cut: sets, deques
+    except (TypeError, KeyError):  # also of values with a length that cannot be cut: sets, deques
         kind = type(value).__name__
         raise UsageError(f"{name} is a {kind}: only arrays, lists and tuples can be scattered.") from None
 
 
 def _refuse_failed(replies: Mapping[int, Answered[Names]], names: str) -> None:
-    """Raises RankError with the ranks that could not load a push, and why."""
+    """Raise RankError, which names the ranks that could not load a push, and why."""
     failed = {rank: reply for rank, reply in replies.items() if isinstance(reply, RequestFailed)}
     if not failed:
         return
@@ -200,7 +201,7 @@ def _refuse_failed(replies: Mapping[int, Answered[Names]], names: str) -> None:
 
 
 def _packed(values_by_name: Mapping[str, Any]) -> list[Any]:
-    """Variables as they travel. Raises UsageError for what is no name, and CannotTravel."""
+    """Pack variables for sending. Raises UsageError for an invalid name, and CannotTravel."""
     for name in values_by_name:
         if not name.isidentifier():
             raise UsageError(f"{name!r} is not a valid variable name.")

@@ -15,18 +15,18 @@ from allranks_widgets.table import html_table, text_table
 
 HEADINGS = ("name", "type", "shape", "bytes per rank", "ranks")
 MOST_COMPARED = 50
-"""Leaves whose values are fetched to say how far they are apart."""
+"""Most leaves whose values are fetched to report how far apart they are."""
 
 
 class Variable(NamedTuple):
-    """One name, over all ranks that were asked."""
+    """One variable name, over all ranks that answered."""
 
     name: str
     type: str
     shape: str
     nbytes: dict[int, int | None]
     agree: bool | None
-    """None where that is unknown without evaluating something, or for objects other than arrays and plain values."""
+    """Whether ranks agree; None if that is unknown: not evaluated, invalid, or neither array nor plain value."""
     said: str
 
 
@@ -37,7 +37,7 @@ class Variables:
         self, told: Mapping[int, Sequence[requests.Variable]], silent: Sequence[int] = (), dead: Sequence[int] = ()
     ) -> None:
         self.silent, self.dead = tuple(silent), tuple(dead)
-        """Ranks that did not answer, and dead ones; nothing is shown of either."""
+        """Ranks that did not answer, and dead ranks; the table shows neither."""
         by_name: dict[str, dict[int, requests.Variable]] = {}
         for rank, entries in told.items():
             for entry in entries:
@@ -68,7 +68,7 @@ class Variables:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Arrays one after the other along their first axis, or one list. Raises TypeError and ValueError."""
+    """Join arrays along their first axis, or lists and tuples to one list. Raises TypeError and ValueError."""
     if all(isinstance(part, (list, tuple)) for part in parts):
         return [each for part in parts for each in part]
     if any(getattr(part, "shape", None) == () for part in parts):
@@ -93,7 +93,7 @@ class Difference(NamedTuple):
 
 
 def differing(told: Mapping[int, Sequence[Leaf]]) -> tuple[list[str], dict[str, str]]:
-    """Paths whose leaves differ in value only, and what to say of those that differ otherwise."""
+    """The paths whose leaves differ only in value, and a text for each path whose leaves differ otherwise."""
     paths: dict[str, dict[int, Leaf]] = {}
     for rank, entries in told.items():
         for entry in entries:
@@ -112,7 +112,7 @@ def differing(told: Mapping[int, Sequence[Leaf]]) -> tuple[list[str], dict[str, 
 
 
 def largest_difference(values: Mapping[int, Any]) -> str:
-    """How far the values of one leaf are apart, against the lowest rank's."""
+    """Describe how far the values of one leaf are from the lowest rank's value."""
     import numpy as np
 
     (first, reference), *others = values.items()
@@ -138,7 +138,7 @@ def largest_difference(values: Mapping[int, Any]) -> str:
 
 
 def _numbers(np: Any, value: Any) -> Any:
-    if str(getattr(value, "dtype", "")) == "mlx.core.bfloat16":  # which numpy does not know
+    if str(getattr(value, "dtype", "")) == "mlx.core.bfloat16":  # numpy does not know bfloat16
         import mlx.core as mx
 
         value = value.astype(mx.float32)

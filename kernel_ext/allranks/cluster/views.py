@@ -1,4 +1,4 @@
-"""The part of `Cluster` that shows it: tables, dashboards, figures, completion, ipyparallel's own view."""
+"""The part of `Cluster` that shows its state: tables, dashboards, logged values, completion, ipyparallel's client."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from allranks_widgets import Dashboard, Recorder
 
 ANSWER_WITHIN = 1.0
-"""Seconds that a front end waits for completions: then it shows what it knows itself."""
+"""Seconds that a front end waits for completions before it shows only those of the notebook."""
 
 
 class ClusterViews(ClusterCells, ClusterMembers):
-    """Tables, dashboards and figures."""
+    """Shows tables, dashboards and logged values."""
 
     def watch(self, *views: str) -> Dashboard:
         """The live dashboard, or some of its pictures: ``topology``, ``ranks``, ``throughput``, ``log``.
 
-        It follows the cluster to its end, and keeps what it showed last; `Dashboard.close` ends it before. In a
-        notebook, it goes on with the cluster that the next ``%distributed up`` starts.
+        It is updated until the cluster ends, and then keeps its last state; `Dashboard.close` ends it earlier. In a
+        notebook, it goes on with the cluster that the next ``%distributed up`` starts. Raises UsageError for an unknown
+        picture, and NoCluster.
         """
         from allranks_widgets.dashboard import VIEWS, Dashboard
 
@@ -46,7 +47,7 @@ class ClusterViews(ClusterCells, ClusterMembers):
         return dashboard
 
     def take_dashboards(self, ended: ClusterViews) -> None:
-        """Have the dashboards of a cluster that has ended show this one; its recorders are left as they are."""
+        """Have the dashboards of the `ended` cluster show this one; its recorders are left as they are."""
         if not ended._watch.watched:
             return
         from allranks_widgets.dashboard import Dashboard
@@ -59,13 +60,13 @@ class ClusterViews(ClusterCells, ClusterMembers):
 
     @property
     def topology(self) -> Dashboard:
-        """The picture of hosts, ranks and links."""
+        """A live dashboard with only the picture of hosts, ranks and links."""
         return self.watch("topology")
 
     def record(self, path: str | Path) -> Recorder:
-        """Record what a dashboard would show, until the recorder is closed (it is a context manager too).
+        """Record what a dashboard would show, until the recorder, a context manager, is closed.
 
-        ``allranks_widgets.replay(path, Dashboard())`` replays it, without a cluster.
+        ``allranks_widgets.replay(path, Dashboard())`` replays the recording, without a cluster.
         """
         from allranks_widgets import Recorder
 
@@ -92,20 +93,20 @@ class ClusterViews(ClusterCells, ClusterMembers):
             self._changing.release()
 
     def history(self) -> pandas.DataFrame:
-        """The last ten minutes of traffic: bytes a second on each link (``wire``) and by rank (``effective``)."""
+        """Traffic of the last ten minutes, in bytes per second: by link (``wire``) and by rank (``effective``)."""
         return self._up().monitor.history.frame()
 
     def logged(self, *names: str) -> pandas.DataFrame:
-        """What ranks logged with ``log(loss=..., step=...)``, or only these names; also after `down`.
+        """What ranks logged with ``log(loss=..., step=...)``, or only the values of these names; also after `down`.
 
-        One row for each figure: ``rank``, ``step``, ``name``, ``value``, ``time`` (UTC) and ``cell``, the number of the
-        cell. Where a rank logged one name more than 100,000 times, every second one of the older rows is dropped.
+        One row for each value: ``rank``, ``step``, ``name``, ``value``, ``time`` (UTC) and ``cell``, the number of the
+        cell. If a rank logged one name more than 100,000 times, every second one of the older rows is dropped.
         """
         return self._logs.frame(names)
 
     @property
     def runs(self) -> RunHistory:
-        """The cells that logged, also those of clusters before this one: to be compared, renamed, hidden, exported."""
+        """The cells that logged, also in earlier clusters of this process: compare, rename, hide and export them."""
         return RUNS
 
     def status(self) -> str:
@@ -124,15 +125,15 @@ class ClusterViews(ClusterCells, ClusterMembers):
 
         return status_html(self.snapshot) if self._ranks is not None else None
 
-    # What the notebook's front end asks.
+    # Requests of the notebook's front end.
 
     def complete(self, code: str, cursor: int) -> dict[str, Any] | None:
-        """Completions the first rank alive knows; evaluates nothing and works while it is busy."""
+        """Completions from the first rank alive; evaluates nothing, and works while the rank is busy."""
         found = self._ask_one(Complete(code, cursor))
         return structs.asdict(found) if found is not None else None
 
     def inspect(self, name: str, detail: int = 0) -> dict[str, str] | None:
-        """What a rank says of a name, as a MIME bundle; evaluates nothing and works while it is busy."""
+        """A rank's description of a name, as a MIME bundle; evaluates nothing, and works while the rank is busy."""
         answer = self._ask_one(Inspect(name, detail))
         return answer.found if answer is not None else None
 
@@ -153,9 +154,9 @@ class ClusterViews(ClusterCells, ClusterMembers):
 
     @property
     def client(self) -> Any:
-        """A plain ``ipyparallel.Client`` of the same engines; made when first asked for.
+        """A plain ``ipyparallel.Client`` of the same engines, made on first use.
 
-        Raises NoCluster, and CannotStart where ipyparallel's controller has ended.
+        Raises NoCluster, and CannotStart if ipyparallel's controller has ended.
         """
         if why := self._up().process_events.no_controller:
             raise CannotStart(

@@ -1,4 +1,4 @@
-"""``%distributed discover`` and ``%distributed doctor``: what joins the hosts, and what is wrong with them.
+"""``%distributed discover`` and ``%distributed doctor``: how hosts are connected, and what is wrong with them.
 
 Runs in: the notebook's kernel, or a shell.
 Called by: ``magics``, ``python -m allranks``.

@@ -1,4 +1,4 @@
-"""``%distributed discover``: how hosts are connected, the hostfile for it, and the addresses of the cables."""
+"""``%distributed discover``: how hosts are connected, the hostfile for that, and the addresses of the cables."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ COMMANDS = {SYSTEM: "uname -s", **ports.COMMANDS, **servers.COMMANDS}
 
 
 def discover(hosts: Sequence[str] = ("localhost",), *, over: str | None = None) -> Discovery:
-    """Find how `hosts` (ssh names) are connected, over ``thunderbolt`` or ``ethernet``; None for Thunderbolt between
-    Macs and Ethernet otherwise. One login each. Raises HostUnreachable, naming each host that cannot be reached."""
+    """Find how `hosts` (ssh names) are connected, over ``thunderbolt`` or ``ethernet``; None means Thunderbolt between
+    Macs and Ethernet otherwise. Logs in to each host once. Raises UsageError for invalid arguments, and HostUnreachable
+    that names each host that cannot be reached."""
     names = [name for name in hosts if name]
     if not names:
         raise UsageError("--hosts: no hosts given.")
@@ -47,7 +48,7 @@ def discover(hosts: Sequence[str] = ("localhost",), *, over: str | None = None) 
 
 
 def set_up(discovery: Discovery) -> Discovery:
-    """Run what is left to do on each host, and discover again. Raises HostUnreachable with what failed and where."""
+    """Run the pending commands on each host, and discover again. Raises HostUnreachable with each host's failure."""
     todo = discovery.todo
     if not todo:
         return discovery
@@ -113,12 +114,12 @@ def _answers(found: Surveyed) -> dict[str, str]:
 
 
 def _in_order(lines: Sequence[str]) -> str:
-    """Until one fails; each that went well says so."""
+    """A shell command that runs `lines` in order until one fails, and prints `STEPS` after each that succeeds."""
     return " && ".join(f"{{ {line.replace('sudo ', 'sudo -n ')}; }} && echo {STEPS}" for line in lines)
 
 
 def _failed(name: str, lines: Sequence[str], there: Surveyed) -> str:
-    """Which line failed on a host, and what it said; empty if all went well."""
+    """Describe which line failed on a host, with its error; empty if all succeeded."""
     if there.trouble:
         return f"{name}: {there.trouble}."
     answer = there.answers[STEPS]
@@ -131,7 +132,7 @@ def _failed(name: str, lines: Sequence[str], there: Surveyed) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the verb, for the magic and for the shell."""
+    """Add the options of ``discover``, for the magic and for the shell."""
     parser.add_argument("--hosts", metavar="A,B", default="localhost", help="as for up (default: this machine)")
     parser.add_argument("--over", choices=["thunderbolt", "ethernet"], help="default: Thunderbolt between Macs")
     parser.add_argument("--output", metavar="F", help="write the hostfile")
@@ -140,8 +141,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, show: Callable[[Discovery], None], verb: str) -> bool:
-    """The verb: look, show, write the hostfile, set up, and say the next line. Returns whether a world can be formed.
-    `verb` is how this was called, for messages."""
+    """Run ``discover``: show the result, set up addresses, write the hostfile, and print the next command.
+
+    Returns whether a world can be formed. `verb` is the command as it was typed, for messages.
+    """
     if options.yes and not options.setup:
         raise UsageError("--yes needs --setup.")
     found = discover([name.strip() for name in options.hosts.split(",")], over=options.over)

@@ -33,16 +33,16 @@ from .survey import COMMANDS_WITHIN, Surveyed, survey
 from .trial import Trial, try_up
 
 PATIENCE = 20.0
-"""Seconds for a command on this machine."""
+"""Timeout, in seconds, for a command on this machine."""
 WITHOUT_PYTHON = 1
-"""Seconds for all commands on a host whose Python hangs: those that are Python's do not end."""
+"""Timeout, in seconds, for all commands on a host whose Python hangs, since its Python commands never end."""
 MCA = "OMPI_MCA_"
 SIGNS = {"error": "✗", "warning": "!", "note": "·"}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The doctor's findings, the worst first."""
+    """The doctor's findings, the most severe first."""
 
     findings: tuple[Finding, ...]
     hosts: tuple[str, ...]
@@ -89,11 +89,11 @@ def doctor(
     memory: int | None = None,
     cwd: str | Path | None = None,
 ) -> Diagnosis:
-    """Diagnose these hosts, or this machine, before `Cluster.up`, and suggest fixes.
+    """Diagnose hosts, or this machine, before `Cluster.up`, and suggest fixes.
 
-    The arguments are those of `Cluster`; `memory` is what each rank will load, in bytes. Ranks are started as `up`
-    starts them, a few on each host, and ended; nothing else is changed. Raises UsageError for invalid arguments, and
-    CellInterrupted (Ctrl-C), after which all that was started has ended.
+    The arguments are those of `Cluster`; `memory` is the bytes that each rank will load. Starts a few ranks on each
+    host as `up` does, and ends them; changes nothing else. Raises UsageError for invalid arguments, and CellInterrupted
+    on Ctrl-C, once everything that was started has ended.
     """
     try:
         return _diagnosed(n, hosts, hostfile, ranks_per_host, python, backend, memory, cwd)
@@ -111,7 +111,7 @@ def _diagnosed(
     memory: int | None,
     cwd: str | Path | None,
 ) -> Diagnosis:
-    """`doctor`, which a Ctrl-C leaves with KeyboardInterrupt."""
+    """Do the work of `doctor`; on Ctrl-C, raises KeyboardInterrupt."""
     placed, named, env = hosts_of(n, hosts, hostfile, ranks_per_host)
     distinct = list({host.name: host for host in placed}.values())
     backend = named if backend == "auto" and named else backend
@@ -146,7 +146,7 @@ def _diagnosed(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `doctor`, for the magic and the shell."""
+    """Add the options of `doctor`, for the magic and the shell."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-n", type=int, help="ranks on this machine")
     where.add_argument("--hosts", metavar="A,B", help="as for up: host names for ssh")
@@ -159,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_by(options: argparse.Namespace) -> Diagnosis:
-    """`doctor` with options as `add_arguments` declares them. Raises UsageError."""
+    """Run `doctor` with the options that `add_arguments` declares. Raises UsageError."""
     return doctor(
         options.n,
         hosts=options.hosts.split(",") if options.hosts is not None else None,
@@ -173,7 +173,7 @@ def asked_by(options: argparse.Namespace) -> Diagnosis:
 
 
 def _as_tried(findings: Sequence[Finding], trial: Trial, hosts: Sequence[str]) -> list[Finding]:
-    """With an error for each host that keeps ranks from being started, and for no other."""
+    """Adjust findings to the trial: after a success, errors become warnings unless `later`; else add its own errors."""
     if trial.formed:
         return [
             each if each.later else replace(each, severity="warning") if each.severity == "error" else each
@@ -188,7 +188,7 @@ def _as_tried(findings: Sequence[Finding], trial: Trial, hosts: Sequence[str]) -
 
 
 def _of_trial(host: str, why: str) -> Finding:
-    """What `up` says, as a finding: a sentence, and what to do."""
+    """Convert an error message of `up` to a finding: a sentence, and what to do."""
     what, fix = sentence_and_fix(" ".join(why.split()))
     return Finding("error", host, what, "", fix)
 
@@ -219,7 +219,7 @@ def _commands(asked: Asked, python: str, names: Sequence[str], folder: str) -> d
 
 
 def _abortable(asked: Asked, python: str) -> str:
-    """A command that says on a host whether collectives could be aborted there, where that is a question."""
+    """A command that reports whether a host can abort collectives; ``true`` if the check does not apply."""
     if not in_place.applies((), asked):
         return "true"
     backend = get_backend(asked.backend)
@@ -229,7 +229,7 @@ def _abortable(asked: Asked, python: str) -> str:
 
 
 def _open_mpi() -> dict[str, Any]:
-    """What `Asked` has of the notebook's mpirun."""
+    """The fields of `Asked` about the notebook's mpirun; empty if there is none."""
     mpirun = find_mpirun()
     if mpirun is None:
         return {}
@@ -280,13 +280,13 @@ def _facts(told: Surveyed, trial: Trial) -> HostFacts:
 
 
 def _reaches(host: str, trial: Trial) -> dict[str, Reach]:
-    """How the host fared with those that it was to reach."""
+    """For each host that `host` had to reach, the address, and the error if that failed."""
     found = {other: Reach(trial.addresses.get(other, "")) for one, other in trial.reached if one == host}
     return found | {each.other: Reach(each.address, _errno(each.why)) for each in trial.apart if each.one == host}
 
 
 def _errno(why: str) -> str:
-    """The name of the system's error of which these are the words; other words stay."""
+    """The name of the system error, such as ``ECONNREFUSED``, whose message is `why`; `why` itself if there is none."""
     return next((name for number, name in errno.errorcode.items() if os.strerror(number).lower() == why), why)
 
 

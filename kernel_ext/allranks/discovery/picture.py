@@ -1,5 +1,5 @@
-"""What was discovered as a Snapshot, so that the dashboard's topology draws it: nothing runs yet, so no rank has a
-process and no link a rate."""
+"""Convert a Discovery to a Snapshot, which the dashboard's topology can draw. Nothing runs yet, so ranks have no
+process and links no rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def drawn(found: Discovery) -> Snapshot:
-    """The ranks of the proposal on their hosts, or one on each host where there is none; the links it would use."""
+    """A Snapshot of the proposed ranks on their hosts and their links; without a proposal, one rank per host."""
     proposal = found.proposal
     order = proposal.order if proposal is not None else tuple(range(len(found.names)))
     return Snapshot(
@@ -56,7 +56,7 @@ def _along_cables(found: Discovery, order: tuple[int, ...]) -> list[LinkView]:
 
 
 def _between_servers(found: Discovery, order: tuple[int, ...]) -> list[LinkView]:
-    """A ring's links; between two GPUs of one host, what ``nvidia-smi topo`` says."""
+    """The links of a ring; between two GPUs of one host, the link type from ``nvidia-smi topo``."""
     network = common_network(found.servers)
     first = {index: place for place, index in reversed([*enumerate(order)])}
     links = []

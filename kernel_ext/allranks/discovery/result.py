@@ -1,4 +1,4 @@
-"""What `discover` found: what a user holds, sees and writes as a hostfile."""
+"""The result of `discover`, which users can display, inspect and write as a hostfile."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from . import text
 
 @dataclass(frozen=True, repr=False)
 class Discovery:
-    """What hosts are, and what joins them. Shows itself in a notebook; ``print`` it elsewhere."""
+    """Hosts and how they are connected. Displays itself in a notebook; ``print`` it elsewhere."""
 
     names: tuple[str, ...]
-    """As they were given: what ssh knows them by."""
+    """The hosts' names for ssh, as they were given."""
     over: str
     """``thunderbolt`` or ``ethernet``."""
     macs: tuple[Mac, ...] = ()
     servers: tuple[Server, ...] = ()
-    """The hosts, where not all of them are Macs."""
+    """The hosts, if not all of them are Macs."""
     cables: tuple[Cable, ...] = ()
     """Thunderbolt cables between the Macs."""
     addresses: Addressing = field(default_factory=lambda: Addressing({}))
-    """Of the ends of the cables: what they have or are to get."""
+    """The addresses that the cables' ends have or are to get."""
     proposal: Proposal | None = None
-    """The world these hosts can form; None where cables are missing."""
+    """The world that these hosts can form; None if cables are missing."""
     missing: tuple[str, ...] = ()
-    """What is to be connected before a ring goes through all of them, one sentence each."""
+    """The cables to connect before a ring can pass through all hosts, one sentence each."""
     for_mesh: tuple[str, ...] = ()
-    """What a full mesh with RDMA would take beyond that."""
+    """The cables to connect for a full mesh with RDMA, one sentence each."""
     notes: tuple[str, ...] = ()
-    """What is wrong or worth to know, with what to do."""
+    """Problems and other remarks, with what to do about them."""
     todo: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What is to be run on which host so that the cables have addresses; see `setup`."""
+    """The commands to run on each host to give the cables addresses; see `setup`."""
     set_up: Callable[[Discovery], Discovery] = field(default=lambda found: found, repr=False, compare=False)
-    """How that is run (`discover.set_up`)."""
+    """Runs `todo` and discovers again (`discover.set_up`)."""
 
     @property
     def backend(self) -> str | None:
-        """The backend the proposal names; None if there is none."""
+        """The backend that the proposal names; None without a proposal, or if it names none."""
         return self.proposal.backend or None if self.proposal is not None else None
 
     @property
     def hostfile(self) -> dict[str, Any] | None:
-        """The hostfile as ``mlx.distributed_config`` writes it; None where cables are missing."""
+        """The hostfile as ``mlx.distributed_config`` writes it; None if cables are missing."""
         return self.proposal.hostfile if self.proposal is not None else None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the hostfile for ``up --hostfile``. Raises ValueError, naming the cables, where there is none."""
+        """Write the hostfile for ``up --hostfile``. Raises ValueError that names the cables if cables are missing."""
         if self.hostfile is None:
             raise ValueError(f"no hostfile for these cables; missing: {'; '.join(self.missing)}.")
         Path(path).expanduser().write_text(json.dumps(self.hostfile, indent=4), encoding="utf-8")
 
     def setup(self) -> Discovery:
-        """Run `todo` on the hosts with sudo, and look again. Raises HostUnreachable with what failed and where."""
+        """Run `todo` on the hosts with sudo, and discover again. Raises HostUnreachable with each host's failure."""
         return self.set_up(self)
 
     def snapshot(self) -> Snapshot:
-        """The world that these hosts could form, to be drawn."""
+        """The world that these hosts could form, for drawing."""
         return picture_module.drawn(self)
 
     def __repr__(self) -> str:

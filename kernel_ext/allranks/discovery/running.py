@@ -1,6 +1,7 @@
-"""The clusters that run on this machine and on other hosts, whichever notebook started them: find them, and end them.
+"""Find and end the clusters that run on this machine and on other hosts, whichever notebook started them.
 
-Nothing of a cluster is asked, but its hosts: so it works, too, where notebook, host process or ranks are stuck or gone.
+Hosts are asked, not the clusters' own processes, so this also works if the notebook, a host process or ranks hang or
+have ended.
 """
 
 from __future__ import annotations
@@ -37,41 +38,41 @@ class OnHost:
 
     cluster: HostedCluster
     running: list[str]
-    """Names of the processes that run there."""
+    """Names of the cluster's processes that run on the host."""
     asked: str = HERE
-    """The host, as it was asked for."""
+    """The name by which the host was asked."""
 
     @property
     def ranks(self) -> int:
-        """How many run there."""
+        """Number of ranks that run on the host."""
         return sum(name.startswith("rank ") for name in self.running)
 
     @property
     def attached(self) -> bool:
-        """Whether the notebook is there, as far as the host process knows."""
+        """Whether the notebook is attached, as far as the host process knows."""
         return self.cluster.away_since is None and HOST_PROCESS in self.running
 
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A cluster, as far as the hosts know it that were asked."""
+    """A cluster, as far as the hosts that were asked know it."""
 
     parts: Sequence[OnHost]
 
     @property
     def cluster(self) -> HostedCluster:
-        """What is the same on all hosts."""
+        """One host's description of the cluster, for the fields that are equal on all hosts."""
         return self.parts[0].cluster
 
     @property
     def attached(self) -> bool:
-        """Whether a notebook is there; its own machine knows at once, others after some seconds of silence."""
+        """Whether a notebook is attached; its own machine knows at once, others after some seconds of silence."""
         own = [part for part in self.parts if part.cluster.host == HERE and HOST_PROCESS in part.running]
         return any(part.attached for part in own or self.parts)
 
     @property
     def ends_in(self) -> float | None:
-        """Seconds until the lease of its ranks runs out, unless a cell runs; None for never."""
+        """Seconds until the lease of the ranks expires, unless a cell runs; None for never."""
         parts = [part for part in self.parts if part.ranks] or self.parts
         if any(part.cluster.lease is None for part in parts):
             return None
@@ -80,7 +81,7 @@ class RunningCluster:
 
     @property
     def notebook(self) -> str:
-        """Where the notebook is, or since when it is gone and what that means."""
+        """Describe where the notebook is, or for how long it has been gone and when the ranks end."""
         if self.attached:
             return self.cluster.notebook
         away = [part.cluster.away_since for part in self.parts if part.cluster.away_since is not None]
@@ -96,7 +97,7 @@ class RunningCluster:
 
     @property
     def beside(self) -> str:
-        """That it shares hosts with a cluster which has just started, and what ends it."""
+        """A message that the cluster shares hosts with one that has just started, with the command that ends it."""
         told = self.cluster
         asked = {part.asked: part.cluster.python for part in self.parts}
         command = command_to_end(told.cluster, {**told.logins, **asked})
@@ -106,7 +107,7 @@ class RunningCluster:
         )
 
     def as_json(self) -> dict[str, object]:
-        """For other programs: seconds, and times as `time.time` has them."""
+        """Return the cluster's data for other programs: durations in seconds, times as in `time.time`."""
         told = self.cluster
         return {
             "name": told.name,
@@ -125,27 +126,27 @@ class RunningCluster:
 
 @dataclass(frozen=True)
 class Search:
-    """What hosts answered."""
+    """The clusters that a search found on all hosts."""
 
     clusters: Sequence[RunningCluster]
     unreached: Mapping[str, str]
     """Hosts that could not be asked, and why."""
     unreadable: Sequence[str]
-    """A sentence on each cluster that another version of allranks has started, and this one cannot read."""
+    """A sentence on each cluster that another version of allranks started and this version cannot read."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of a cluster."""
+    """The result of ending a cluster."""
 
     name: str
     id: str
     ended: Mapping[str, int]
-    """How many ranks, by host."""
+    """Number of ranks that were ended, by host."""
     unreached: Mapping[str, str]
     """Hosts that could not be asked, and why: its ranks may still run there."""
     pythons: Mapping[str, str] = field(default_factory=dict)
-    """The Python that has allranks on each of these."""
+    """The Python that has allranks, for each host in `unreached`."""
 
     def __str__(self) -> str:
         each = [f"{ranks_text(count)} on {host}" for host, count in self.ended.items() if count]
@@ -153,7 +154,7 @@ class Ending:
 
 
 def command_to_end(key: str, pythons: Mapping[str, str]) -> str:
-    """What ends the cluster with this id on these hosts, from a shell, given the Python that has allranks on each."""
+    """The shell command that ends the cluster with id `key`; `pythons` names each host's Python that has allranks."""
     if len(each := set(pythons.values())) == 1:
         return shlex.join(["allranks", "down", key, "--hosts", ",".join(pythons), "--python", *each])
     hosts = ",".join(f"{host} python={shlex.quote(python)}" for host, python in pythons.items())
@@ -161,19 +162,19 @@ def command_to_end(key: str, pythons: Mapping[str, str]) -> str:
 
 
 def running_clusters(hosts: Sequence[str] = (), python: str | None = None) -> Search:
-    """This user's clusters with a process on this machine, or on one of `hosts`, where `python` has allranks.
+    """Find this user's clusters with a process on this machine or on one of `hosts`, where `python` has allranks.
 
-    Raises UsageError for a host that is none.
+    Raises UsageError for an invalid host.
     """
     parts, unreached, unreadable = _ask(_pythons(hosts, python))
     return Search(_clusters(part for part in parts if part.running), unreached, unreadable)
 
 
 def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
-    """End a cluster on this machine, on `hosts`, and where this machine knows that it has ranks.
+    """End a cluster on this machine, on `hosts`, and on further hosts where this machine knows it has ranks.
 
-    `name` is its name, its id, or what this begins with. Raises NoCluster where there is none, and UsageError where
-    several are called so, or a notebook is attached and it is not to be ended all the same (`force`).
+    `name` is the cluster's name, its id, or the beginning of its id. Raises NoCluster if there is no such cluster, and
+    UsageError if several match, or if a notebook is attached and `force` is not set.
     """
     asked = _pythons(hosts, python)
     parts, unreached, unreadable = _ask(asked)
@@ -187,7 +188,7 @@ def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None,
     more, silent, _ = _ask(more_hosts)
     unreached |= silent
     mine += [part for part in more if part.cluster.cluster in ids]
-    if run := {part.cluster.cluster for part in mine if part.running}:  # others of this name are leftover files
+    if run := {part.cluster.cluster for part in mine if part.running}:  # the other matches are leftover files
         mine = [part for part in mine if part.cluster.cluster in run]
     found = {part.cluster.cluster: part.cluster for part in mine}
     if not found:
@@ -203,7 +204,7 @@ def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None,
         )
     pythons = {part.asked: asked[part.asked] for part in mine}
     answers, silent = _run(pythons, key)
-    for leftover in found.keys() - {key}:  # files of older clusters whose processes are all gone
+    for leftover in found.keys() - {key}:  # files of older clusters whose processes have all ended
         silent |= _run(pythons, leftover)[1]
     ended = {host: sum(str(each).startswith("rank ") for each in names) for host, names in answers.items()}
     unreached |= silent | _not_asked(mine, asked)
@@ -222,7 +223,7 @@ def _clusters(parts: Iterable[OnHost]) -> list[RunningCluster]:
 
 
 def _whole_id(name: str, hosted: Sequence[HostedCluster], detached: Mapping[str, Detached]) -> str:
-    """`name`, or the one id that begins with it, if no cluster is named so. Raises UsageError if several do."""
+    """Return `name`, or if no cluster has that name, the one id that begins with it. Raises UsageError for several."""
     if name in detached or any(name == cluster.name for cluster in hosted) or len(name) < ENOUGH_OF_AN_ID:
         return name
     known = {cluster.cluster for cluster in hosted} | {kept.cluster for kept in detached.values()}
@@ -233,13 +234,13 @@ def _whole_id(name: str, hosted: Sequence[HostedCluster], detached: Mapping[str,
 
 
 def _pythons(hosts: Sequence[str], python: str | None) -> dict[str, Interpreter]:
-    """Which Python has allranks on this machine and on `hosts`, each of them once. Raises UsageError."""
+    """The Python that has allranks, for this machine and each of `hosts`. Raises UsageError."""
     named = {host.name: interpreter_of(host.python or python) for host in named_hosts(hosts) if not host.local}
     return {HERE: Interpreter(sys.executable), **named}
 
 
 def _elsewhere(python: str | None, mine: Sequence[OnHost], detached: Sequence[Detached]) -> dict[str, Interpreter]:
-    """The other hosts of a cluster whose notebook was on this machine, and which Python has allranks there."""
+    """The other hosts of clusters whose notebook was on this machine, and the Python that has allranks there."""
     found: dict[str, str] = {}
     for kept in detached:
         found |= {host: str(saved.get("python")) for host, saved in kept.logins.items()}
@@ -250,7 +251,7 @@ def _elsewhere(python: str | None, mine: Sequence[OnHost], detached: Sequence[De
 
 
 def _not_asked(mine: Sequence[OnHost], asked: Collection[str]) -> dict[str, str]:
-    """Hosts of the cluster that were not named, as its notebook calls them."""
+    """Why hosts of the cluster were not asked, by the names that its notebook uses."""
     covered = {part.cluster.host for part in mine}
     missing = [host for host in mine[0].cluster.logins if host not in covered and host not in asked]
     return dict.fromkeys(missing, "it was not named with --hosts")
@@ -267,16 +268,16 @@ def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str], u
 
 
 def left_behind_on(answers: Mapping[str, Sequence[object]]) -> list[RunningCluster]:
-    """What hosts said at their start of clusters without a notebook, less those that this machine can take over."""
+    """The clusters without a notebook that hosts reported at login, except those that this machine can attach to."""
     known = {kept.cluster for kept in detached_clusters().values()}
     parts = [part for part in _parts(answers)[0] if part.cluster.cluster not in known]
     return _clusters(parts)
 
 
 def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, str], list[str]]:
-    """What hosts have of any cluster, why the others cannot be asked, and a sentence on each that cannot be read.
+    """Ask hosts for their parts of all clusters; also returns unreached hosts, and a sentence per unreadable cluster.
 
-    `pythons`: which Python has allranks on each.
+    `pythons`: the Python that has allranks on each host.
     """
     answers, unreached = _run(pythons, "list")
     parts, unreadable = _parts(answers)
@@ -284,7 +285,7 @@ def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, st
 
 
 def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], list[str]]:
-    """What hosts have of any cluster, by their `machine.clusters.listed`; a sentence on each that cannot be read."""
+    """Parse hosts' answers of `machine.clusters.listed`; also returns a sentence on each cluster that is unreadable."""
     parts: dict[tuple[str, str], OnHost] = {}
     unreadable = []
     for name, told in answers.items():
@@ -292,16 +293,16 @@ def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], list[
             try:
                 part = msgspec.convert(each, OnHost)
             except msgspec.ValidationError:
-                if isinstance(each, dict) and each.get("running"):  # else only its files are left
+                if isinstance(each, dict) and each.get("running"):  # else only the cluster's files are left
                     unreadable.append(_unreadable(name, each.get("cluster")))
             else:
-                # A machine may have been asked by several names.
+                # A machine may have been asked under several names.
                 parts.setdefault((part.cluster.node, part.cluster.folders[0]), replace(part, asked=name))
     return [*parts.values()], unreadable
 
 
 def _unreadable(host: str, told: object) -> str:
-    """A sentence on a cluster that another version of allranks has described, as far as it can be read."""
+    """A sentence on a cluster described by another version of allranks, from the fields that can be read."""
     cluster, here = told if isinstance(told, dict) else {}, installed("allranks")
     name, version, python = (cluster.get(field) for field in ("name", "version", "python"))
     which = f"allranks {version}" if version else "an older version of allranks"
@@ -311,7 +312,7 @@ def _unreadable(host: str, told: object) -> str:
 
 
 def _run(pythons: Mapping[str, Interpreter], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
-    """The answers of `MODULE` on these hosts, and why the others have none."""
+    """Run `MODULE` on hosts; returns each host's answer, and why hosts without an answer could not be asked."""
     folders = [kept.directory for kept in detached_clusters().values()]
 
     def command(host: Host) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``allranks list`` and ``allranks down``: clusters as a shell sees them."""
+"""``allranks list`` and ``allranks down``: list and end clusters from a shell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADINGS = ("name", "id", "ranks", "hosts", "up for", "notebook")
 
 
 def add_arguments(lists: argparse.ArgumentParser, ends: argparse.ArgumentParser) -> None:
-    """The options of the two."""
+    """Add the options of ``list`` and ``down`` to their parsers."""
     ends.add_argument("name", metavar="NAME", help="the cluster's name, or the beginning of its id")
     ends.add_argument("--force", action="store_true", help="also if a notebook is attached")
     ends.add_argument("--save", metavar="PATH", help="first save the ranks' variables, for up --load")
@@ -29,7 +29,7 @@ def add_arguments(lists: argparse.ArgumentParser, ends: argparse.ArgumentParser)
 
 
 def list_clusters(options: argparse.Namespace) -> int:
-    """Print what runs; returns the exit code: 1 if a host could not be asked."""
+    """Print the running clusters; returns the exit code: 1 if a host could not be asked, 2 for invalid options."""
     try:
         found = running_clusters(_hosts(options), options.python)
     except UsageError as error:

@@ -1,6 +1,6 @@
-"""Ask hosts what they are: many shell commands in one login each, all hosts and all commands at once.
+"""Run many shell commands on each host in one login, on all hosts and all commands at once.
 
-A host needs nothing but ``sh``: discovery and the doctor work where allranks cannot run yet.
+A host needs only ``sh``, so discovery and the doctor work even if allranks cannot run there yet.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from allranks.hosts.ssh.command import SSH_OPTIONS, destination, explained
 from allranks_backends.plan import Host
 
 COMMANDS_WITHIN = 15
-"""Seconds the commands of one host get by default; those that take longer are ended and have no exit status."""
+"""Default timeout, in seconds, for a host's commands; commands that take longer are killed and have no exit status."""
 LOGIN_WITHIN = 15.0
 
-# A parent is ended before its children: it would write down how they ended.
+# A parent is killed before its children, or it would record how they ended.
 _HEAD = """\
 d=$(mktemp -d 2>/dev/null) || d=$(TMPDIR=/tmp; export TMPDIR; mktemp -d) || exit 97
 trap 'rm -rf "$d"' EXIT
@@ -50,12 +50,12 @@ echo "{token} end"
 
 @dataclass(frozen=True)
 class Answer:
-    """What one command said on one host."""
+    """The output of one command on one host."""
 
     out: str
     err: str = ""
     code: int | None = 0
-    """Exit status; None where it had not ended in time."""
+    """Exit status; None if the command did not end in time."""
 
     @property
     def ok(self) -> bool:
@@ -69,14 +69,14 @@ class Surveyed:
     host: Host
     answers: Mapping[str, Answer]
     trouble: str = ""
-    """Why it could not be asked, and what to do; empty when it was."""
+    """Why the host could not be asked, and what to do; empty if it was asked."""
     said: tuple[str, ...] = ()
-    """What ssh said, line by line."""
+    """The lines that ssh, or the host's shell, printed to standard error."""
     between: tuple[float, float] = (0.0, 0.0)
-    """When it was asked and had answered, by the notebook's clock (``time.time``)."""
+    """When the host was asked and when it had answered, by the notebook's clock (``time.time``)."""
 
     def out(self, name: str) -> str:
-        """What the command wrote; empty where it failed, does not exist there or was not asked."""
+        """The output of a command; empty if it failed, does not exist on the host or was not run."""
         answer = self.answers.get(name)
         return answer.out if answer is not None and answer.ok else ""
 
@@ -90,9 +90,9 @@ def survey(
     commands: Commands | Callable[[Host], Commands],
     within: Callable[[Host], int] = lambda _: COMMANDS_WITHIN,
 ) -> list[Surveyed]:
-    """Run `commands`, the same everywhere or what a function says of each host, in one login a host.
+    """Run `commands`, either equal on all hosts or given by a function of the host, in one login per host.
 
-    `within` gives the seconds that they get on a host.
+    `within` returns the timeout, in seconds, for a host's commands.
     """
     if not hosts:
         return []
@@ -122,14 +122,14 @@ def _ask(host: Host, commands: Commands, within: int) -> Surveyed:
 
 
 def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, bytes]:
-    """Read the command's output and complaints until `end`.
+    """Run `command` with `script` as its input; returns its output up to `end`, and its standard error.
 
-    The end of the output may come hours later, if a start-up file has left a process there. Raises FileNotFoundError
-    and TimeoutExpired.
+    Does not wait for the output to close, which may take hours if a start-up file has left a process there. Raises
+    OSError (FileNotFoundError if there is no such program) and TimeoutExpired.
     """
     within = COMMANDS_WITHIN + LOGIN_WITHIN
     pipe = subprocess.PIPE
-    # In a session of its own: Ctrl-C in a terminal is for the notebook.
+    # In a session of its own, so that Ctrl-C in a terminal does not reach it.
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     out, errors, began = bytearray(), bytearray(), time.monotonic()
@@ -151,7 +151,7 @@ def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, byte
         limit.cancel()
         process.kill()
         process.stdout.close()
-        with suppress(OSError):  # what it did not read cannot be sent
+        with suppress(OSError):  # buffered input that it did not read cannot be sent
             process.stdin.close()
     if not out.endswith(end) and time.monotonic() > began + within:
         raise subprocess.TimeoutExpired(command, within)
@@ -159,7 +159,7 @@ def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, byte
 
 
 def _read_all(stream: IO[bytes], into: bytearray) -> None:
-    """Read the stream to its end and close it: closed from another thread, its number could be another file's."""
+    """Read `stream` to its end and close it here: if another thread did, its descriptor could be reused meanwhile."""
     with stream:
         into += stream.read()
 
@@ -172,7 +172,7 @@ def _script(commands: Sequence[str], token: str, within: int) -> str:
 
 
 def _answers(told: bytes, token: str) -> list[Answer]:
-    """The answers in order; what a login shell printed before them is skipped."""
+    """Parse the answers in order, and skip output that a login shell printed before them."""
     answers, rest = [], told
     mark = token.encode() + b" "
     while (start := rest.find(mark)) >= 0:

@@ -1,4 +1,4 @@
-"""What was discovered, in words: a head line, tables of cables and hosts, and what is missing; as text and as HTML."""
+"""A Discovery as text and as HTML: a headline, tables of cables and hosts, and lists of missing cables and notes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text(found: Discovery) -> str:
 
 
 def html(found: Discovery) -> str:
-    """No script and no stylesheet: it must read well in an untrusted notebook."""
+    """The discovery as HTML without script or stylesheet, which an untrusted notebook displays too."""
     parts = [f'<div style="font-weight:bold;padding:2px 0">{escape(_head(found))}</div>']
     parts += [html_table(*table) for table in _tables(found) if table[1]]
     for head, lines in _lists(found):
@@ -37,7 +37,7 @@ def html(found: Discovery) -> str:
 
 
 def setup(found: Discovery) -> str:
-    """What is to be run on which host."""
+    """The commands to run on each host."""
     parts = [f"on {name}:\n" + "\n".join(f"  {line}" for line in lines) for name, lines in found.todo.items()]
     return "\n".join(["Commands to run, with sudo:", *parts])
 
@@ -113,7 +113,7 @@ def _rdma(mac: Mac, interface: str | None) -> str:
 
 
 def _network(found: Discovery, cable: Cable) -> str:
-    """The addresses of both ends, if they have those they are to have."""
+    """The planned addresses of a cable's two ends, and whether they are still to be set."""
     given = dict(found.addresses.ends.get(cable.pair, ()))
     back = dict(found.addresses.ends.get(cable.pair[::-1], ()))
     wanted = (given.get(cable.port.interface or ""), back.get(cable.other_port.interface or ""))

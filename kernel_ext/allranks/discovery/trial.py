@@ -1,4 +1,4 @@
-"""Try on the hosts what `up` does: the doctor's first question is whether it works, and only then why not."""
+"""Start ranks on the hosts as `up` does, so that the doctor knows whether that works before it looks for causes."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from allranks_backends.plan import Host
 from allranks_backends.registry import cannot_run, choose, get_backend
 
 STAND_IN = "ring"
-"""In place of a backend whose world holds devices, which a trial leaves alone, and of one that mpirun starts."""
+"""Replaces a backend whose world occupies devices, since a trial leaves those alone, and one that mpirun starts."""
 EACH = 2
-"""Ranks that are started on a host: ranks of a ring are busy while they wait. More where a ring comes to it again."""
+"""Ranks started per host: few, since a ring's ranks poll while they wait. More if a ring returns to the host."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How far a start came. All that was started has ended."""
+    """How far a start got. Everything that it started has ended."""
 
     refused: str = ""
-    """Why `up` refuses, in its own words; empty where nothing that was tried failed."""
+    """The error message of `up`; empty if nothing that was tried failed."""
     formed: bool = False
-    """Whether the world was formed over the backend that is asked for: `up` works."""
+    """Whether the world was formed over the requested backend, so that `up` works."""
     causes: Sequence[HostCause] = ()
     apart: Sequence[Apart] = ()
     reached: Sequence[tuple[str, str]] = ()
-    """The pairs of hosts of which the first was to reach the second; empty where it did not come to that."""
+    """The pairs of hosts of which the first had to reach the second; empty if the trial did not get that far."""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """At which each host was to be reached by others."""
+    """The address at which the other hosts were to reach each host."""
 
     @property
     def not_logged_in(self) -> dict[str, HostCause]:
-        """Why, for each host whose shell ran no command."""
+        """The cause for each host whose shell ran no command."""
         return {cause.host: cause for cause in self.causes if not cause.logged_in}
 
     @property
@@ -56,9 +56,9 @@ class Trial:
 def try_up(
     hosts: Sequence[Host], *, backend: str, python: str | None, cwd: str | Path | None, env: Mapping[str, str]
 ) -> Trial:
-    """Start ranks on `hosts`, which has one for each rank, as `Cluster.up` does, and end them.
+    """Start ranks on `hosts`, which has one entry per rank, as `Cluster.up` does, and end them.
 
-    Starts at most `EACH` ranks on each host, as long as hosts have no other neighbors than with all ranks.
+    Starts at most `EACH` ranks on each host, or more if hosts would otherwise have other neighbors than with all ranks.
     Raises UsageError as `Cluster` does.
     """
     asked = UpOptions(name="doctor", python=python, cwd=cwd, lease=0)
@@ -71,10 +71,10 @@ def try_up(
 
 
 def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[Trial, bool]:
-    """The outcome, and whether another try may fare better."""
+    """Make one attempt; returns the outcome, and whether another attempt may succeed."""
     ranks = None
     try:
-        with undisturbed():  # what is half made could not be ended
+        with undisturbed():  # a half-constructed `Ranks` could not be ended
             ranks = Ranks(settings, forks=any(host.local for host in hosts))
         sites = ranks.sites(hosts)
         if backend == "auto":
@@ -97,7 +97,7 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
         reached = _pairs(ranks.hosts, backend) if ranks is not None and error.apart else []
         addresses = _addresses(ranks) if ranks is not None else {}
         return Trial(str(error), False, error.causes, error.apart, reached, addresses), error.transient
-    except (OSError, ZMQError) as error:  # of this machine: what others lack is a CannotStart
+    except (OSError, ZMQError) as error:  # this machine lacks a resource; other hosts' failures raise CannotStart
         why = cannot_start(error)
         return Trial(why, causes=[HostCause(HERE.name, why)]), False
     finally:
@@ -107,7 +107,7 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
 
 
 def _few(hosts: Sequence[Host], backend: str) -> list[Host]:
-    """At most `EACH` of a host's ranks, in their order; of each row of them where others would become neighbors."""
+    """At most `EACH` ranks of each host, in order; of each consecutive run of ranks if neighbors would change."""
     begun = Counter[str]()
     few = list[Host]()
     for host in hosts:

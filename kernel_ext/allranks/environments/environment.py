@@ -1,4 +1,4 @@
-"""The environment that this process runs in: what a host needs to have one that matches it."""
+"""Describes the environment that this process runs in, so that a host can get a matching one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The version of Python that hosts need."""
 MLX = "mlx"
 HALVES = {"mlx-cpu": "cpu", "mlx-cuda-12": "cuda12", "mlx-cuda-13": "cuda13"}
-"""Packages with MLX's backend on Linux, which depends on the host, and the extra of ``mlx`` that brings each."""
+"""Packages with MLX's backend on Linux, one of which fits a host, and the extra of ``mlx`` that installs each."""
 NOT_FOR_RANKS = frozenset(
     {
         "jupyter",
@@ -39,19 +39,19 @@ NOT_FOR_RANKS = frozenset(
         "pkg-resources",
     }
 )
-"""Packages that are not installed on hosts, unless another one needs them: front ends and installers."""
+"""Front ends and installers, which are not installed on hosts unless another package needs them."""
 
 
 class Installed:
-    """The packages that are installed here, by name, and what each needs on this machine."""
+    """The packages that are installed here, by name, and their requirements on this machine."""
 
     def __init__(self, packages: Mapping[str, Distribution] | None = None) -> None:
         self.packages = packages or {}
         self._needs: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def needs(self, name: str, extra: str = "") -> list[tuple[str, str]]:
-        """The packages that it needs with this extra (empty for none), each with the extra that it needs of them."""
-        if (name, extra) not in self._needs:  # to evaluate the markers of all packages takes a good part of a second
+        """The requirements of a package with an extra (empty for none), as pairs of package and extra."""
+        if (name, extra) not in self._needs:  # evaluating the markers of all packages takes a good part of a second
             needs = self._needs[name, extra] = []
             for line in self.packages[name].requires or ():
                 with suppress(InvalidRequirement):
@@ -61,7 +61,7 @@ class Installed:
         return self._needs[name, extra]
 
     def closure(self, names: Iterable[str]) -> list[str]:
-        """These packages and all that they need, as far as they are installed."""
+        """The packages in `names` and all their requirements, limited to installed packages."""
         every, todo = dict[str, set[str]](), [(name, "") for name in names]
         while todo:
             name, extra = todo.pop()
@@ -71,7 +71,7 @@ class Installed:
         return list(every)
 
     def roots(self) -> list[str]:
-        """Packages that no other package needs, and one of each circle of packages that need each other."""
+        """Packages that no other package needs, and one of each cycle; without those in `NOT_FOR_RANKS`."""
         needed = {name for each in self.packages for name, _ in self.needs(each)}
         roots = [name for name in self.packages if name not in needed]
         reached = set(self.closure(roots))
@@ -84,40 +84,40 @@ class Installed:
 
 @dataclass(frozen=True)
 class Environment:
-    """`wanted` names packages; they and all that they need are to have the versions that they have here."""
+    """The packages in `wanted` and all their requirements, in the versions that are installed here."""
 
     wanted: Sequence[str]
     versions: Mapping[str, str]
-    """By name, of these packages."""
+    """The version of each of these packages, by name."""
     sent: Sequence[str] = ()
-    """Packages that were installed here from files, so that no index has them: each host is sent a wheel."""
+    """Packages that were installed here from files, so that no index has them; hosts get their wheels."""
     left_out: Sequence[str] = ()
-    """Packages that are installed here in editable mode, and of which no wheel can be made."""
+    """Packages that are installed here in editable mode, so that no wheel can be made of them."""
     _installed: Installed = field(default_factory=Installed, repr=False)
 
     @cached_property
     def digest(self) -> str:
-        """Changes with anything that is to be installed on hosts."""
+        """A digest that changes with every change of what is to be installed on hosts."""
         made_of = [PYTHON, sorted(self.wanted), sorted(self.versions.items())]
         sent = [[name, fingerprint(self._installed.packages[name])] for name in sorted(self.sent)]
         return hashlib.sha256(json.dumps([made_of, sent]).encode()).hexdigest()
 
     def distribution(self, name: str) -> Distribution:
-        """As it is installed here."""
+        """The package as it is installed here."""
         return self._installed.packages[name]
 
     def requirements(self, half: str | None) -> list[str]:
-        """For an installer, less those that are `sent`; with the `half_for` the host."""
+        """Requirements for an installer, without `sent` packages; `half` is the host's package from `half_for`."""
         mlx = f"{MLX}[{HALVES[half]}]" if half else MLX
         pins = [f"{name}=={self.versions[name]}" for name in self.wanted if name not in self.sent]
         return [*pins, f"{mlx}=={self.versions[MLX]}"]
 
     def constraints(self) -> list[str]:
-        """For an installer: the version of everything."""
+        """Constraints for an installer: the version of every package that is not in `sent`."""
         return [f"{name}=={version}" for name, version in self.versions.items() if name not in self.sent]
 
     def closure(self, half: str | None) -> list[str]:
-        """All packages that are to be on a host. Raises UsageError where one cannot be taken from here."""
+        """All packages that a host needs. Raises UsageError if one cannot be packed here."""
         if half is not None and half not in self._installed.packages:
             raise UsageError(f"{half}, which it needs, is not installed here")
         names = self._installed.closure([*self.wanted, MLX, *filter(None, [half])])
@@ -127,7 +127,7 @@ class Environment:
 
 
 def half_for(gpu: str, system: str) -> str | None:
-    """The package with MLX's backend for such a host; None where MLX comes with it.
+    """The package with MLX's backend for a host; None if ``mlx`` itself contains the backend.
 
     `gpu` is the newest major version of CUDA that its driver can run, or empty; `system` is ``linux`` or ``macosx``.
     """
@@ -139,11 +139,11 @@ def half_for(gpu: str, system: str) -> str | None:
 
 
 def this_environment(only: Iterable[str] | None = None) -> Environment:
-    """What is installed here, or `only` these packages beside allranks and MLX. Raises UsageError."""
+    """The environment of all packages here, or of allranks, MLX and the packages in `only`. Raises UsageError."""
     found: dict[str, Distribution] = {}
     for each in distributions():
         if each.name:
-            found.setdefault(canonicalize_name(each.name), each)  # the first on the path is imported
+            found.setdefault(canonicalize_name(each.name), each)  # the first on the path is the one that is imported
     for name in (OURS, MLX):
         if name not in found:
             raise UsageError(f"{name} is not installed here, but only on the path: python -m pip install -e .")
@@ -157,14 +157,14 @@ def this_environment(only: Iterable[str] | None = None) -> Environment:
     wanted = [name for name in dict.fromkeys([OURS, *wanted]) if name not in {*HALVES, MLX, "mlx-metal"}]
     every = [name for name in installed.closure([*wanted, MLX]) if packable(found[name])]
     versions = {name: found[name].version for name in sorted(every) if _is_version(found[name].version)}
-    # A package that another one needs is asked for by name, too, where no index has it.
+    # Packages that no index has are requested by name, even if another package requires them anyway.
     sent = [name for name in every if name in local]
     wanted = [name for name in dict.fromkeys([*wanted, *sent]) if name in versions]
     return Environment(wanted, versions, sent, left_out, _installed=installed)
 
 
 def _chosen(name: str, found: Mapping[str, Distribution]) -> str:
-    """The package of that name. Raises UsageError."""
+    """The canonical name of an installed package. Raises UsageError if it is not installed or cannot be packed."""
     package = str(canonicalize_name(name))
     if package not in found:
         close = difflib.get_close_matches(package, found, 1)
@@ -175,13 +175,13 @@ def _chosen(name: str, found: Mapping[str, Distribution]) -> str:
 
 
 def _from_files(distribution: Distribution) -> bool:
-    """Whether it was installed from a folder, a file or a repository, and not from an index (PEP 610)."""
-    by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"  # which names the folder it was built in
+    """Whether the package was installed from a folder, a file or a repository, not from an index (PEP 610)."""
+    by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"  # conda records the build folder there
     return not by_conda and distribution.read_text("direct_url.json") is not None
 
 
 def _is_version(text: str) -> bool:
-    """Whether an installer can be asked for it: a system's own packages may have versions of another form."""
+    """Whether an installer accepts `text` as a version; packages of the operating system may have other forms."""
     try:
         Version(text)
     except InvalidVersion:

@@ -1,11 +1,11 @@
-"""Runs on a host, sent there as text: makes an environment that matches the notebook's.
+"""Makes an environment on a host that matches the notebook's; sent to the host as text, and run there.
 
-Standard library only, for any Python from 3.8 on: the one that runs it need not be the one of the environment. Requests
-come on standard input, a line of JSON each, and the wheels that the second one announces; events are JSON lines that
-begin with the token of the first request.
+Uses only the standard library and runs on any Python from 3.8 on, which need not be the environment's Python. Requests
+come on standard input, one line of JSON each. After the last request come the wheels that it announces. Events are JSON
+lines that begin with the token of the first request.
 
-An environment is made beside the one in use, and a link is moved to it once it is whole: so one that fails, or is
-stopped, leaves what was there. Older environments that no process uses any more are removed then.
+A new environment is made next to the one in use, and a link is moved to it once it is complete. So a setup that fails,
+or is stopped, leaves the old environment in use. After that, older environments that no process uses are removed.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from typing import Any, BinaryIO
 
 INDEX = "https://pypi.org/simple"
 ANSWERS_WITHIN = 5.0
-"""Seconds an index gets to answer."""
+"""Timeout, in seconds, for an index to answer."""
 EVERY = 0.25
-"""Seconds between two lines of progress, at least."""
+"""Minimum time, in seconds, between two progress events."""
 ASK = "import json, sys, sysconfig; print(json.dumps([list(sys.version_info[:2]), sysconfig.get_platform()]))"
 
 
 class Failed(Exception):
-    """The message is a sentence."""
+    """Setup failed on this host; the message is a sentence."""
 
 
 class EnvironmentMaker:
-    """`first` is the first request; what else comes is read from `stdin`.
+    """Makes the environment. `first` is the first request; further requests are read from `stdin`.
 
-    It says first whether the environment in use was made of some packages only. Then comes the digest of what is wanted
-    and, if that is not there, what to install.
+    It first reports whether the environment in use was limited to chosen packages. The second request is the digest of
+    the wanted environment. If the host does not have that, the third request lists the packages to install.
     """
 
     def __init__(self, first: Mapping[str, Any], stdin: BinaryIO) -> None:
@@ -82,14 +82,14 @@ class EnvironmentMaker:
             self.say("has", only=mine["only"] if mine is not None else None)
             wanted = json.loads(self._stdin.readline())
             self._digest, self._only = wanted["digest"], wanted["only"]
-            # Hosts that share a home folder may need different packages.
+            # Hosts that share a home folder may need different packages, so include the platform and the GPU.
             self._digest = hashlib.sha256(f"{self._digest} {platform} {gpu}".encode()).hexdigest()[:12]
             if self._is_there():
                 return
             uv = self._program("uv")
             index = _index(uv)
             with self._alone():
-                if self._is_there():  # another setup has made it meanwhile
+                if self._is_there():  # another setup made it in the meantime
                     return
                 self.say("needs", platform=platform, uv=uv, gpu=gpu, index=_reachable(index))
                 self._make(json.loads(self._stdin.readline()), python, uv, index)
@@ -98,10 +98,10 @@ class EnvironmentMaker:
         except OSError as error:
             self.say("failed", why=(error.filename or self._short) + ": " + (error.strerror or str(error)))
 
-    # What is there.
+    # The current state of the host.
 
     def _current(self) -> dict[str, Any] | None:
-        """What the link leads to, as it was made; None where there is none."""
+        """The description of the environment in use, with its folder; None if there is none."""
         folder = os.path.realpath(self._link)
         try:
             with open(os.path.join(folder, self._mark)) as file:
@@ -110,7 +110,7 @@ class EnvironmentMaker:
             return None
 
     def _is_there(self) -> bool:
-        """Whether there is an environment as it is wanted; says so then."""
+        """Whether the environment in use is the wanted one and works; if so, reports it."""
         mine = self._current()
         if mine is None or mine["digest"] != self._digest or self._does_not_work(mine["folder"]):
             return False
@@ -120,7 +120,7 @@ class EnvironmentMaker:
         return True
 
     def _does_not_work(self, folder: str) -> str:
-        """Why the environment there does not work; empty where it does."""
+        """Why the environment in `folder` does not work; empty if it does."""
         code = "import mlx.core, allranks.rank.process.host"
         try:
             lines, status = self._run([os.path.join(folder, "bin", "python"), "-c", code])
@@ -129,7 +129,7 @@ class EnvironmentMaker:
         return "" if status == 0 else (lines or [f"it ended with {status}"])[-1]
 
     def _python(self) -> tuple[str, str]:
-        """A Python of the notebook's minor version, and its platform."""
+        """The path of a Python of the notebook's minor version, and its platform. Raises Failed if there is none."""
         seen = []
         for path in self._candidates():
             try:
@@ -147,7 +147,7 @@ class EnvironmentMaker:
         raise Failed(f"it needs a Python {self._minor}, as this notebook has, and {found}. {self._advice()}")
 
     def _program(self, name: str) -> str | None:
-        """Its path; also where the shell that ssh starts would not find it."""
+        """The path of a program, also searched in folders that are not on the PATH of a shell that ssh starts."""
         return shutil.which(name) or shutil.which(name, path=self._places)
 
     def _candidates(self) -> list[str]:
@@ -171,16 +171,16 @@ class EnvironmentMaker:
             return "There: brew install python@" + self._minor
         return "There: curl -LsSf https://astral.sh/uv/install.sh | sh && ~/.local/bin/uv python install " + self._minor
 
-    # Making it.
+    # Making the environment.
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While another setup of the same environment runs, wait: hosts may share a home folder."""
+        """Wait for another setup of the same environment to finish, since hosts may share a home folder."""
         os.makedirs(self._root, mode=0o700, exist_ok=True)
         with open(os.path.join(self._root, "lock"), "w") as file:
             while not _locked(file.fileno()):
                 self.progress("waits for another setup there")
-                if select.select([self._stdin], [], [], 0.2)[0]:  # nothing is sent yet: the notebook is gone
+                if select.select([self._stdin], [], [], 0.2)[0]:  # no request is due, so the input has closed
                     raise Failed("the connection was lost")
             yield
 
@@ -218,7 +218,7 @@ class EnvironmentMaker:
                 size -= len(data)
 
     def _install(self, request: Mapping[str, Any], python: str, uv: str | None, index: str, wheels: str) -> int:
-        """Returns how many packages there are."""
+        """Install the packages; returns the number of packages in the environment."""
         self.progress("makes the environment")
         files = {}
         for name in ("requirements", "constraints"):
@@ -226,12 +226,12 @@ class EnvironmentMaker:
             with open(files[name], "w") as file:
                 file.write("\n".join(line.replace("{wheels}", wheels) for line in request[name]) + "\n")
         target = os.path.join(self._folder, "bin", "python")
-        # The folder is there already, with what was sent.
+        # The folder exists already and holds the wheels.
         self._call([python, "-m", "venv", "--without-pip", self._folder])
         what = ["-r", files["requirements"], "-c", files["constraints"]]
         where = ["--no-index", "--find-links", wheels] if request["no_index"] else []
         if uv:
-            # Not on the command line: the index may be named with a password.
+            # Not on the command line, since the index's URL may contain a password.
             named = {} if where or index == INDEX else {"UV_DEFAULT_INDEX": index}
             self._call([uv, "pip", "install", "--compile-bytecode", "--python", target, *where, *what], named)
         else:
@@ -245,7 +245,7 @@ class EnvironmentMaker:
                 "off",
             ]
             self._call([target, pip, "install", *options, *where, *what])
-            # pip would use one core. Files that cannot be compiled, such as templates, are no failure.
+            # pip itself would compile on one core. Files that cannot be compiled, such as templates, are ignored.
             self.progress("compiles the packages")
             self._run([target, "-m", "compileall", "-q", "-j", "0", os.path.join(self._folder, "lib")])
         site = [each for each in os.listdir(os.path.join(self._folder, "lib")) if each.startswith("python")]
@@ -253,13 +253,13 @@ class EnvironmentMaker:
         return sum(name.endswith(".dist-info") for name in packages)
 
     def _call(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-        """Run it with these variables, too, and show what it prints. Raises Failed with its reason."""
+        """Run a command with additional environment variables, and report its output as progress. Raises Failed."""
         lines, status = self._run(line, variables)
         if status:
             raise Failed(_reason(lines) or f"{line[0]} ended with {status}")
 
     def _run(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[list[str], int]:
-        """Returns what it prints, and its exit status."""
+        """Run a command; returns the lines that it printed, and its exit status."""
         lines = []
         with subprocess.Popen(
             line,
@@ -279,7 +279,7 @@ class EnvironmentMaker:
         return lines, child.returncode
 
     def _use(self) -> None:
-        """Have the link lead to the new environment."""
+        """Point the link to the new environment."""
         new = self._link + ".new"
         with suppress(OSError):
             os.unlink(new)
@@ -287,9 +287,10 @@ class EnvironmentMaker:
         os.replace(new, self._link)
 
     def _remove_unused(self, before: str) -> None:
-        """Remove older environments, but for the one `before`, which a login may be about to use.
+        """Remove older unused environments, except the folder `before`, which a login may be about to use.
 
-        A host process holds a lock on the mark of its environment (`allranks.machine.environments`), on any machine.
+        A host process holds a lock on the mark file of its environment (`allranks.machine.environments`), and the lock
+        is seen from all hosts that share the folder.
         """
         for name in os.listdir(self._root):
             folder = os.path.join(self._root, name)
@@ -298,13 +299,13 @@ class EnvironmentMaker:
             try:
                 with open(os.path.join(folder, self._mark)) as file:
                     unused = _locked(file.fileno())
-            except FileNotFoundError:  # half made, by one that was killed
+            except FileNotFoundError:  # unfinished, left by a setup that was killed
                 unused = True
             if unused:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _end_with_input(self) -> None:
-        """When the notebook goes, so does what is half made."""
+        """Wait until standard input closes, as the notebook is gone then; remove an unfinished environment and exit."""
         if os.read(self._stdin.fileno(), 1):
             return
         if self._child is not None:
@@ -316,18 +317,18 @@ class EnvironmentMaker:
 
 
 def _locked(descriptor: int) -> bool:
-    """Lock the file; returns False where another process has a lock on it, True also where there are no locks."""
+    """Lock a file; returns False if another process holds a lock on it, True also if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        pass  # a file system without locks
+        pass  # the file system has no locks
     return True
 
 
 def _cuda() -> str:
-    """The newest major version of CUDA that the driver can run; empty where there is no GPU."""
+    """The newest major version of CUDA that the driver can run; empty without a GPU."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""
@@ -340,7 +341,7 @@ def _cuda() -> str:
 
 
 def _index(uv: str | None) -> str:
-    """The address of the index that this user's installer takes packages from."""
+    """The URL of the index that this user's installer uses."""
     names = ["UV_DEFAULT_INDEX", "UV_INDEX_URL"] if uv else []
     for name in [*names, "PIP_INDEX_URL"]:
         if os.environ.get(name):
@@ -358,7 +359,7 @@ def _index(uv: str | None) -> str:
 
 
 def _reachable(index: str) -> bool:
-    """Whether it answers, whatever it says."""
+    """Whether the index answers at all, be it with an error."""
     answers = []
 
     def ask() -> None:
@@ -367,25 +368,25 @@ def _reachable(index: str) -> bool:
         except urllib.error.HTTPError:
             pass
         except urllib.error.URLError as error:
-            if not isinstance(error.reason, ssl.SSLError):  # the installer may know a certificate that Python does not
+            if not isinstance(error.reason, ssl.SSLError):  # the installer may trust a certificate that Python does not
                 return
         except (OSError, ValueError):
             return
         answers.append(True)
 
-    asking = threading.Thread(target=ask, daemon=True)  # to find its address may take longer than any timeout
+    asking = threading.Thread(target=ask, daemon=True)  # name resolution may exceed the timeout
     asking.start()
     asking.join(ANSWERS_WITHIN)
     return bool(answers)
 
 
 def _short(text: str) -> str:
-    """A line of an installer, without the folders in it and what follows."""
+    """Shorten a line of an installer: without folders, and without the text after a colon or an opening parenthesis."""
     return re.sub(r"\S*/", "", re.split(r" \(|: ", text)[0])[:60]
 
 
 def _reason(said: Sequence[str]) -> str:
-    """Why an installer failed, from what it printed."""
+    """The reason why an installer failed, from its output."""
     plain = [re.sub(r"^[\s×╰─▶│├]+", "", line) for line in said]
     marks = [number for number, line in enumerate(said) if re.match(r"(error|ERROR):|\s*×", line)]
     if not marks:

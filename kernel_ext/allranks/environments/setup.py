@@ -35,11 +35,11 @@ from .environment import PYTHON, Environment, half_for, this_environment
 from .wheels import CannotPack, Wheels
 
 LOOK_EVERY = 0.2
-"""Seconds between two lines of progress."""
+"""Seconds between two progress reports."""
 PLACES = ("~/.local/bin", "/opt/homebrew/bin", "/usr/local/bin", "/usr/bin", "~/.cargo/bin", "~/miniforge3/bin")
-"""Where programs are that the shell which ssh starts may not find."""
+"""Folders that are searched for programs, since they may not be on the PATH of a shell that ssh starts."""
 RUNS_WITHIN = 60.0
-"""Seconds from the login until a Python there runs, of several that may be tried, from a disk that may be cold."""
+"""Timeout, in seconds, from the login until a Python runs: several may be tried, each loaded from a cold disk."""
 _PACKAGES_LACK = re.compile("No matching distribution|No solution|not a supported wheel")
 BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline()))); main()"
 
@@ -48,21 +48,21 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class HostSetup:
-    """What became of one host."""
+    """The result of setup on one host."""
 
     host: str
     trouble: str = ""
-    """Why it has no environment that matches, in a sentence or more; empty where it has one."""
+    """Why the host has no matching environment, in one or more sentences; empty if it has one."""
     folder: str = ""
-    """Where the environment is, below the home folder there."""
+    """The folder of the host's environments, starting with ``~/`` for the home folder there."""
     python: str = ""
-    """The Python that it was made with."""
+    """The Python that the environment was made with."""
     seconds: float | None = None
-    """What making it took; None where it was there already."""
+    """Seconds that making the environment took; None if it existed already."""
     packages: int = 0
     with_uv: bool = False
     sent: int = 0
-    """Bytes of wheels that went there from here."""
+    """Bytes of wheels that were sent to the host."""
 
     def __str__(self) -> str:
         if self.trouble:
@@ -76,17 +76,17 @@ class HostSetup:
 
 @dataclass(frozen=True)
 class SetupResult:
-    """What became of each host."""
+    """The result of setup on each host."""
 
     hosts: tuple[HostSetup, ...]
     left_out: tuple[str, ...] = ()
-    """Packages in editable mode, which hosts do not get."""
+    """Packages that are installed in editable mode here, and therefore not installed on hosts."""
     start: str = ""
-    """The command that starts ranks there."""
+    """The command that starts ranks on the hosts."""
 
     @property
     def ok(self) -> bool:
-        """Whether all of them match this notebook."""
+        """Whether all hosts match this notebook."""
         return not any(each.trouble for each in self.hosts)
 
     def __str__(self) -> str:
@@ -115,15 +115,15 @@ def setup(
     wheels: bool = False,
     progress: Say = lambda _text: None,
 ) -> SetupResult:
-    """Make on each host an environment that matches this one, which `Cluster.up` then uses there.
+    """Make an environment on each host that matches this one; `Cluster.up` then uses it there.
 
-    A host needs ssh and a Python of the same minor version as this one, or `python`, its path. The environment has the
-    packages that are installed here, or `only` these beside allranks and MLX, in the same versions. By default these
-    are the ones that were chosen for the host last time; ``only="all"`` takes all. They come from the index that pip or
-    uv uses there; where it cannot be reached, and with `wheels`, they are sent as wheels. `progress` is called with a
-    line.
+    A host needs ssh and a Python of this Python's minor version; `python` is its path if it is not to be searched for.
+    The environment gets all packages that are installed here, or allranks, MLX and the packages in `only`, in the same
+    versions. Without `only`, the choice made for the host last time is used again; ``only="all"`` selects all packages.
+    Packages come from the index that pip or uv uses on the host. If the host cannot reach the index, or with `wheels`,
+    they are sent as wheels. `progress` is called with one line of text.
 
-    Raises UsageError, and CellInterrupted (Ctrl-C), after which unfinished environments are removed.
+    Raises UsageError, and CellInterrupted on Ctrl-C; unfinished environments are removed.
     """
     placed, _, _ = hosts_of(None, hosts, hostfile, 1)
     if hosts is None and hostfile is None:
@@ -158,7 +158,7 @@ def setup(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `setup`, for the magic and the shell."""
+    """Add the options of `setup`, for the magic and the shell."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--hosts", metavar="A,B", help="as for up: host names for ssh")
     where.add_argument("--hostfile", metavar="F", help="as for up")
@@ -170,7 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_by(options: argparse.Namespace, progress: Say) -> SetupResult:
-    """`setup` with options as `add_arguments` declares them. Raises UsageError."""
+    """Run `setup` with the options that `add_arguments` declares. Raises UsageError."""
     return setup(
         hosts=options.hosts,
         hostfile=options.hostfile,
@@ -182,17 +182,17 @@ def asked_by(options: argparse.Namespace, progress: Say) -> SetupResult:
 
 
 class Environments:
-    """What hosts are to have, by what was chosen for each. Raises UsageError."""
+    """The environments that hosts are to get, by the packages chosen for each. Raises UsageError."""
 
     def __init__(self, only: Sequence[str] | None, *, remembered: bool) -> None:
         self._only, self._remembered = only, remembered
         self._lock = threading.Lock()
         self._known: dict[tuple[str, ...] | None, Environment] = {}
         if not remembered:
-            self.of(None)  # before any login
+            self.of(None)  # so that UsageError is raised before any login
 
     def of(self, last: Sequence[str] | None) -> tuple[Environment, Sequence[str] | None]:
-        """For a host for which these packages were chosen the `last` time; and what is chosen now."""
+        """The environment for a host whose packages were chosen as `last`; also returns the packages chosen now."""
         chosen = last if self._remembered else self._only
         key = tuple(chosen) if chosen is not None else None
         with self._lock:
@@ -221,12 +221,15 @@ class HostLogin:
         self._login: Login | None = None
         self._stopped = self._silent = False
         self._limit: threading.Timer | None = None
-        """Until a Python there runs."""
+        """Runs out if no Python starts on the host."""
         self._looks = False
-        """Whether the host looks for what it has, which may hang: nothing is half made that it would remove itself."""
+        """Whether the host still checks what it has. That may hang, so `stop` kills it there through another login.
+
+        Later on, the host itself removes an unfinished environment when the connection closes.
+        """
 
     def run(self) -> HostSetup:
-        """Raises nothing that has to do with the host."""
+        """Set the host up; returns failures of the host as a result instead of raising them."""
         name = self.host.shown
         try:
             return self._set_up()
@@ -247,7 +250,7 @@ class HostLogin:
             self.doing = ""
 
     def stop(self) -> None:
-        """Close the connection; what is half made there is removed."""
+        """Close the connection; the host then removes an unfinished environment."""
         self._stopped = True
         if self._login is None:
             return
@@ -260,7 +263,7 @@ class HostLogin:
     def _set_up(self) -> HostSetup:
         command = ["sh", "-c", _find_python(PYTHON, self._named), "sh"]
         self._login = Login(self.host.name, Interpreter(self._named or "python3"), command)
-        if self._stopped:  # before there was anything to end
+        if self._stopped:  # `stop` was called before there was a login to end
             self.stop()
         program = (files("allranks.environments") / "on_host.py").read_bytes()
         first = {
@@ -275,7 +278,7 @@ class HostLogin:
         self._limit = threading.Timer(RUNS_WITHIN, self._give_up)
         self._limit.daemon = True
         self._limit.start()
-        with suppress(_Gone):  # ssh has said why
+        with suppress(_Gone):  # ssh has reported the reason
             self._write(b"%d\n" % len(program) + program + json.dumps(first).encode() + b"\n")
         event, sent = self._event(looks=True), 0
         if event["event"] == "has":
@@ -285,7 +288,7 @@ class HostLogin:
         if event["event"] == "needs":
             request, paths = self._request(environment, event)
             self._write(json.dumps(request).encode() + b"\n")
-            with suppress(_Gone):  # it has said why
+            with suppress(_Gone):  # the host has reported the reason
                 sent = self._send(paths)
             event = self._event()
         if event["event"] == "failed":
@@ -302,7 +305,7 @@ class HostLogin:
         )
 
     def _request(self, environment: Environment, needs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Path]]:
-        """What the host is to install, and the wheels it gets. Raises UsageError, CannotPack and _Gone."""
+        """The request that lists what to install, and the wheels to send. Raises UsageError, CannotPack and _Gone."""
         platform = needs["platform"]
         half = half_for(needs["gpu"], platform.partition("-")[0])
         by_wheels, mine = self._send_all or not needs["index"], sysconfig.get_platform()
@@ -342,7 +345,7 @@ class HostLogin:
         return total
 
     def _write(self, data: bytes) -> None:
-        """Raises _Gone where the other end has closed."""
+        """Send `data` to the host. Raises _Gone if the other end has closed."""
         assert self._login is not None
         try:
             self._login.writer.write(data)
@@ -351,12 +354,12 @@ class HostLogin:
             raise _Gone from None
 
     def _event(self, *, looks: bool = False) -> dict[str, Any]:
-        """The next one that is not progress; for `looks`, see `_looks`. Raises _Gone."""
+        """Wait for the next event that is not progress; for `looks`, see `_looks`. Raises _Gone."""
         assert self._login is not None
         self._looks = looks
         for raw in self._login.reader:
             _, token, rest = raw.decode(errors="replace").partition(self._token)
-            if not token:  # what a login shell prints
+            if not token:  # output of a login shell
                 self._login.is_greeting(raw)
                 continue
             if self._limit is not None:
@@ -370,12 +373,12 @@ class HostLogin:
         raise _Gone
 
     def _give_up(self) -> None:
-        """No Python runs there."""
+        """Stop, since no Python has started on the host in time."""
         self._silent = True
         self.stop()
 
     def _why_silent(self) -> str:
-        """Why no Python runs there, if it was given up; else empty."""
+        """Why no Python started on the host, if setup gave up on it; else empty."""
         if not self._silent or self._login is None:
             return ""
         words = typed(self.host.name)
@@ -389,16 +392,19 @@ class HostLogin:
 
 
 def _kind(platform: str) -> tuple[str, str]:
-    """Of machine: programs for one run on others of it (``macosx-14.0-arm64`` and ``macosx-11.0-arm64``)."""
+    """System and processor of a platform: equal for ``macosx-14.0-arm64`` and ``macosx-11.0-arm64``, say.
+
+    Programs built for one platform run on others of the same kind.
+    """
     return platform.partition("-")[0], platform.rpartition("-")[2]
 
 
 def _find_python(minor: str, named: str | None) -> str:
-    """Lines of sh that run `BOOT` with any Python there is."""
+    """A line of sh that runs `BOOT` with the first Python that it finds, of version 3.8 or later."""
     pythons = [program for name in (f"python{minor}", "python3", "python") for program in _paths(name)]
     each = " ".join(([shlex.quote(named)] if named else []) + pythons)
     boot = shlex.quote(BOOT)
-    # On macOS python3 may be a stand-in that only says where to get one.
+    # On macOS python3 may be a stub that only offers to install Python, so test that it runs.
     return (
         f'for p in {each}; do "$p" -c "import sys; assert sys.version_info >= (3, 8)" </dev/null >/dev/null 2>&1'
         f' && exec "$p" -c {boot}; done; for u in {" ".join(_paths("uv"))}; do'
@@ -409,12 +415,12 @@ def _find_python(minor: str, named: str | None) -> str:
 
 
 def _paths(program: str) -> list[str]:
-    """Where it may be, as sh reads it."""
+    """The paths where a program may be, unquoted, so that sh expands ``~``."""
     return [program, *(f"{place}/{program}" for place in PLACES)]
 
 
 def _pip() -> Path:
-    """A wheel of pip, which runs from it."""
+    """Find a wheel of pip; pip can run from its wheel. Raises UsageError if there is none."""
     spec = importlib.util.find_spec("ensurepip")
     beside = Path(spec.origin or "").parent / "_bundled" if spec is not None else Path("/usr/share/python-wheels")
     for folder in (beside, Path("/usr/share/python-wheels")):

@@ -1,7 +1,7 @@
-"""Wheels made again from what is installed, for hosts that can get them nowhere else.
+"""Rebuild wheels from installed packages, for hosts that cannot get them elsewhere.
 
-No index, no source and no build tool is needed, and hosts get the very files that run here. The format is that of the
-`binary distribution format <https://packaging.python.org/en/latest/specifications/binary-distribution-format/>`_.
+No index, source or build tool is needed, and hosts get exactly the files that run here. The wheels have the `binary
+distribution format <https://packaging.python.org/en/latest/specifications/binary-distribution-format/>`_.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from pathlib import Path
 OURS = "allranks"
 OUR_PACKAGES = ("allranks", "allranks_backends", "allranks_widgets")
 MOST_KEPT = 2**30
-"""Bytes of wheels that are kept for the next time; one for CUDA has some 200 MiB."""
+"""Size of the wheel cache, in bytes; a wheel for CUDA has about 200 MiB."""
 FORMAT = 1
-"""Changes with the wheels that `pack` makes of the same files."""
+"""Version of the cache; increase it when `pack` makes a different wheel from the same files."""
 LEFT_AFTER = 86400.0
 """Seconds after which an unfinished wheel counts as left behind by a process that has ended."""
 _NOT_PACKED = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
-"""Files of the metadata that an installer writes itself."""
+"""Metadata files that an installer writes itself."""
 _SCRIPT = re.compile(rb"#![^\n]*python[^\n]*\n")
 
 
 class CannotPack(Exception):
-    """The message is a clause that says why."""
+    """No wheel can be made of a package; the message is a clause that gives the reason."""
 
 
 def packable(distribution: Distribution) -> bool:
-    """Whether `pack` can: of an editable install, only allranks' files are known."""
+    """Whether `pack` can make a wheel: of editable installs, only allranks' own files are known."""
     return distribution.name == OURS or not is_editable(distribution)
 
 
 def is_editable(distribution: Distribution) -> bool:
-    """Whether it was installed in editable mode (PEP 660)."""
+    """Whether the package was installed in editable mode (PEP 660)."""
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     return bool(origin.get("dir_info", {}).get("editable", False))
 
 
 def fingerprint(distribution: Distribution) -> str:
-    """Changes with its files."""
+    """A digest that changes with the package's files: their names, sizes and modification times."""
     state = hashlib.sha256()
     for name, path in sorted(_files(distribution)):
         stamp = path.stat()
@@ -62,10 +62,9 @@ def fingerprint(distribution: Distribution) -> str:
 
 
 class Wheels:
-    """Wheels of installed packages in a folder, each made when it is first asked for; threads may ask at once.
+    """Wheels of installed packages in a folder, each made at its first request; thread-safe.
 
-    Those that were made before are copied from the user's cache (`kept_in`), as long as no file of the package has
-    changed.
+    A wheel that was made before is copied from the user's cache (`kept_in`) if no file of the package has changed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +73,7 @@ class Wheels:
         self._lock = threading.Lock()
 
     def of(self, distribution: Distribution) -> Path:
-        """Raises CannotPack."""
+        """The wheel of a package. Raises CannotPack."""
         with self._lock:
             if distribution.name not in self._made:
                 self._made[distribution.name] = self._kept(distribution) or self._packed(distribution)
@@ -83,19 +82,19 @@ class Wheels:
     def _kept(self, distribution: Distribution) -> Path | None:
         try:
             (kept,) = _kept_as(distribution).glob("*.whl")
-            if not zipfile.is_zipfile(kept):  # it was cut short
+            if not zipfile.is_zipfile(kept):  # the file is truncated
                 return None
             shutil.copyfile(kept, target := self._folder / kept.name)
-            os.utime(kept)  # it was needed lately
-        except (OSError, ValueError):  # none; or another process removes it
+            os.utime(kept)  # mark it as used recently
+        except (OSError, ValueError):  # there is none, or another process is removing it
             return None
         return target
 
     def _packed(self, distribution: Distribution) -> Path:
         wheel = pack(distribution, self._folder)
-        with suppress(OSError):  # a cache that cannot be written costs time only
+        with suppress(OSError):  # a cache that cannot be written only costs time
             (folder := _kept_as(distribution)).mkdir(mode=0o700, parents=True, exist_ok=True)
-            part = folder / f"{secrets.token_hex(8)}.part"  # two may make it at once
+            part = folder / f"{secrets.token_hex(8)}.part"  # two processes may make the same wheel at once
             try:
                 shutil.copyfile(wheel, part)
                 os.replace(part, folder / wheel.name)
@@ -106,7 +105,7 @@ class Wheels:
 
 
 def kept_in() -> Path:
-    """The folder of the wheels that were made before, one folder for each state of a package's files."""
+    """The folder of cached wheels, with one folder for each state of a package's files."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "allranks", "wheels")
 
 
@@ -115,7 +114,7 @@ def _kept_as(distribution: Distribution) -> Path:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Keep `MOST_KEPT` bytes, of those that were needed last, and no folder with nothing but unfinished wheels."""
+    """Keep the `MOST_KEPT` bytes of wheels used last; also remove folders that hold only old unfinished wheels."""
     wheels, total = [(each, each.stat()) for each in folder.glob("*/*.whl")], 0
     for wheel, now in sorted(wheels, key=lambda each: -each[1].st_mtime_ns):
         total += now.st_size
@@ -128,7 +127,7 @@ def _remove_oldest(folder: Path) -> None:
 
 
 def pack(distribution: Distribution, folder: Path) -> Path:
-    """Make its wheel in `folder`. Raises CannotPack."""
+    """Make a package's wheel in `folder`. Raises CannotPack."""
     name, version = re.sub(r"[-_.]+", "_", distribution.name), distribution.version.replace("-", "_")
     info = f"{name}-{version}.dist-info"
     target = folder / f"{name}-{version}-{_tag(distribution)}.whl"
@@ -161,7 +160,7 @@ def pack(distribution: Distribution, folder: Path) -> Path:
 
 
 def _tag(distribution: Distribution) -> str:
-    """The part of a wheel's name that says where it runs; several are written with dots."""
+    """The tag in a wheel's name that says where it runs; alternatives are separated by dots. Raises CannotPack."""
     lines = (distribution.read_text("WHEEL") or "").splitlines()
     tags = [line.partition(":")[2].strip().split("-") for line in lines if line.startswith("Tag:")]
     if not tags or any(len(tag) != 3 for tag in tags):
@@ -170,7 +169,7 @@ def _tag(distribution: Distribution) -> str:
 
 
 def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
-    """Its files, by their paths in a wheel; its metadata is in DIST-INFO, what belongs elsewhere in DIST-DATA."""
+    """A package's files and their paths in a wheel: metadata in DIST-INFO, scripts and other data in DIST-DATA."""
     made = {script.name for script in distribution.entry_points if script.group in ("console_scripts", "gui_scripts")}
     editable = is_editable(distribution)
     root = Path(os.path.normpath(str(distribution.locate_file("")))).joinpath("../../..")
@@ -195,7 +194,7 @@ def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """The files of allranks where it runs from its source."""
+    """The files of allranks, for an editable install, which runs from its source folder."""
     for package in OUR_PACKAGES:
         spec = find_spec(package)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():

@@ -1,6 +1,6 @@
-"""`Experiment`: a function or a notebook, run over a grid of worlds and parameters, on record and resumable.
+"""`Experiment`: a function or a notebook, run over a grid of worlds and parameters, saved and resumable.
 
-Runs in: the user's process; runs that are notebooks have a kernel of their own.
+Runs in: the user's process; runs of notebooks have a kernel of their own.
 Called by: users, ``python -m allranks experiment``.
-May call: ``cluster`` and what that may call.
+May call: ``cluster`` and whatever that may call.
 """

@@ -1,4 +1,4 @@
-"""Two runs of an experiment side by side, and a picture of all of them."""
+"""Compares two runs of an experiment, and draws all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEVER_ALIKE = ("at", "folder", "run")
 
 
 def find_run(entries: Sequence[Entry], wanted: Any) -> Entry:
-    """The run with this label, at this row, or with these parameters. Raises UsageError."""
+    """Return the run with this label, at this row, or with these parameters. Raises UsageError for none or several."""
     if isinstance(wanted, int) and -len(entries) <= wanted < len(entries):
         return entries[wanted]
     if isinstance(wanted, Mapping):
@@ -38,7 +38,7 @@ def _has(entry: Entry, wanted: Mapping[str, Any]) -> bool:
 
 
 def ratios(entries: Sequence[Entry], a: Any, b: Any) -> pandas.DataFrame:
-    """The columns in which two runs differ, with ``b / a`` for numbers."""
+    """Return the columns in which two runs differ, with ``b / a`` for numbers."""
     import pandas
 
     first, second = find_run(entries, a), find_run(entries, b)
@@ -81,7 +81,7 @@ def draw(
         raise UsageError(f"no successful run has {x} and {y}.")
     if not is_numeric_dtype(there[y]):
         raise UsageError(f"{y} is not numeric and cannot be plotted over {x}.")
-    numbers = is_numeric_dtype(there[x])  # text stands in the grid's order
+    numbers = is_numeric_dtype(there[x])  # text keeps the grid's order
     in_proportion = ideal is not None and numbers and there[x].min() > 0
     ax = ax or _axes()
     handles: list[Any] = []
@@ -111,7 +111,7 @@ def _axes() -> Axes:
 
 
 def _lines(table: pandas.DataFrame, runs: Sequence[Run], x: str, by: str | None) -> list[tuple[str, pandas.DataFrame]]:
-    """The rows of each line, with its name: only parameters that vary tell lines apart."""
+    """Return each line's name and rows; without `by`, lines differ in the parameters that vary."""
     names = dict.fromkeys(name for run in runs for name in run.parameters if name in table)
     apart = [by] if by else [name for name in names if name != x and table[name].nunique(dropna=False) > 1]
     if not apart:

@@ -1,7 +1,7 @@
 """Experiments: a function or a notebook, run over a grid of worlds and parameters, saved and resumable.
 
-On top of papermill (parameters of notebooks), nbclient (their execution), pandas and Parquet (the record) and tqdm
-(progress); what is here is the loop, and the worlds.
+Built on papermill (parameters of notebooks), nbclient (their execution), pandas and Parquet (the record) and tqdm
+(progress); this subpackage adds the loop and the worlds.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ AGAIN = ("failed", "changed", "all")
 class Experiment:
     """Runs of a function or notebook over a grid, each saved when it is over; finished runs are not repeated.
 
-    `run` is a function, called on every rank with those parameters that it takes (see `Cluster.apply`), which returns a
-    dict of results: numbers are recorded as their mean over ranks. Where its first parameter is none of the grid's
-    (``def train(cluster, batch)``), it is called here instead, with the live `Cluster` before them. Or `run` is the
-    path of a notebook, whose ``parameters`` cell is filled in, which starts its own ranks and reports results with
-    `record`. Without either, the results in `folder` can be read.
+    `run` is a function that returns a dict of results. It is called on every rank with the parameters that it takes
+    (see `Cluster.apply`), and numbers are recorded as their mean over ranks. If its first parameter has no default and
+    is not in the grid (``def train(cluster, batch)``), it is called here instead, with the live `Cluster` before the
+    parameters. Or `run` is the path of a notebook, whose ``parameters`` cell is filled in, which starts its own ranks
+    and reports results with `record`. Without either, the results in `folder` can be read.
 
-    `grid` has values by name, of which all combinations are run, or is a list of runs. For a function, ``n``,
-    ``backend``, ``connections`` and whatever else `Cluster` takes say which world it runs on. Each run gets a `fresh`
-    world; otherwise it gets the one of the run before, with its variables, where that is as asked and still whole.
-    `repeat` is how often each combination is run, `timeout` the seconds that one run may take. With `busbw`, the bus
-    bandwidth of each world is measured with arrays of 4 MiB, which takes a fraction of a second.
+    `grid` maps names to values, all combinations of which are run, or is a list of runs. For a function, ``n``,
+    ``backend``, ``connections`` and other arguments of `Cluster` determine the world on which it runs. With `fresh`,
+    each run gets a new world; otherwise it gets the previous run's world, with its variables, if that is the same as
+    requested, still whole, and idle. `repeat` is how often each combination is run, `timeout` the seconds that one run
+    may take. With `busbw`, the bus bandwidth of each world is measured with arrays of 4 MiB, which takes a fraction of
+    a second.
 
     Results are in `folder` (``runs/NAME``): ``results.parquet``, and for each run a folder with its log and executed
-    notebook. Raises UsageError for a grid that cannot be run, and where a library is missing.
+    notebook. Raises UsageError if the grid cannot be run or a library is missing.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Experiment:
         self._takes_cluster = False
         self._notebook: Path | None = None
         self._arguments: dict[str, dict[str, Any]] = {}
-        """What the function is called with, by the run's key."""
+        """Arguments of the function, by the run's key."""
         self._code = ""
         if callable(run):
             self._function = run
@@ -93,7 +94,7 @@ class Experiment:
     def table(self) -> pandas.DataFrame:
         """The results: one row for each finished run, in the grid's order.
 
-        ``status`` is ``ok`` or ``failed``, ``cause`` says why; ``seconds`` is how long the run took without its
+        ``status`` is ``ok`` or ``failed``, and ``cause`` says why; ``seconds`` is how long the run took without its
         world's start, ``attempts`` how often it was begun. For the columns ``world.`` see `measured.figures`.
         """
         return table_of(self._record.entries(self.runs))
@@ -101,9 +102,9 @@ class Experiment:
     def run(self, *, again: str | None = None, progress: bool = True) -> pandas.DataFrame:
         """Run what has not finished yet, and return the `table`. A failure is saved, and the next run begins.
 
-        `again` repeats some runs: ``failed`` ones, those ``changed`` (made by another version of the function or
-        notebook), or ``all``. Ctrl-C stops; finished runs are saved. Raises Busy where another process runs the same
-        experiment.
+        `again` repeats some runs: ``failed`` ones, ``changed`` ones (made by another version of the function or
+        notebook), or ``all``. Ctrl-C stops the experiment; finished runs are saved. Raises Busy if another process runs
+        the same experiment, and UsageError if there is nothing to run or `again` is invalid.
         """
         from tqdm.auto import tqdm
 
@@ -185,7 +186,7 @@ class Experiment:
         """What differs between two runs: one row for each column of the `table`, with the values and ``b / a``.
 
         A run is named by its label (``n=2 backend=ring``), its row in the `table`, or a dict of parameters that only
-        one has. Raises UsageError where there is no such run, or several.
+        one run has. Raises UsageError if there is no such run, or several.
         """
         return ratios(self._record.entries(self.runs), a, b)
 
@@ -209,7 +210,7 @@ class Experiment:
 
 
 def tell_of_world(log: str) -> None:
-    """The last cell of a notebook's run: tell the figures of its cluster, and keep its log in the file `log`."""
+    """Record the figures of the notebook's cluster, and save its log as `log`; runs in the last cell of a notebook."""
     from IPython.core.getipython import get_ipython
 
     magics = getattr(get_ipython(), "allranks_magics", None)

@@ -1,4 +1,4 @@
-"""One run of an experiment that is a function: called with the live cluster or on its ranks, within its time."""
+"""One run of an experiment's function: called with the live cluster or on its ranks, within a time limit."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STOP_EVERY = 2.0
 """Seconds between two attempts to stop a run whose time is over."""
 
 Function = Callable[..., Mapping[str, Any] | None]
-"""Called with the parameters it takes, on the ranks or with the live cluster before them; returns results by name."""
+"""Called with the parameters it takes: on the ranks, or here, after the live cluster. Returns results by name."""
 
 _recorded: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("recorded", default=None)
 
 
 def record(**results: Any) -> None:
-    """Results of the run that goes on: in a notebook they are shown, and kept in it for the experiment.
+    """Record results of the current run. In a notebook, they are shown, and kept in its output for the experiment.
 
-    In a function they are kept even if it fails later. Arrays of one element become numbers.
+    Results of a function are kept even if it fails later. Arrays of one element become numbers.
     """
     running = _recorded.get()
     if running is not None:
@@ -40,7 +40,7 @@ def record(**results: Any) -> None:
 
 
 def source_of(function: Function) -> str:
-    """Short checksum of a function's own source; of its instructions where there is none."""
+    """Short checksum of a function's own source, or of its bytecode if there is no source."""
     try:
         text = inspect.getsource(function).encode()
     except (OSError, TypeError):
@@ -55,7 +55,7 @@ def call(
     timeout: float | None,
     outcome: Outcome,
 ) -> None:
-    """Call the function, and note what comes of it."""
+    """Call the function, and store its results and its error in `outcome`."""
     token = _recorded.set({})
     limit = _Limit(cluster, timeout)
     try:
@@ -70,13 +70,13 @@ def call(
 
 
 def on_ranks(function: Function, cluster: Cluster) -> Callable[..., dict[str, Any]]:
-    """A function that calls this one on every rank, and joins what they return.
+    """Return a function that calls this one on every rank, and joins the results.
 
-    A number is the mean over ranks, as for what they log; anything else that is not the same everywhere is a list, in
+    Numbers become their mean over ranks, as logged values do; other values that differ between ranks become a list in
     rank order.
     """
 
-    calls = cluster.options(screen=None)  # what went wrong is on record, in a sentence
+    calls = cluster.options(screen=None)  # the record has the error, in one sentence
 
     def call_on_ranks(**arguments: Any) -> dict[str, Any]:
         returned = [plain_results(_results(each)) for each in calls.apply(function, **arguments)]
@@ -103,7 +103,7 @@ def _results(returned: Any) -> Mapping[str, Any]:
 
 
 class _Limit:
-    """Interrupts the ranks once the time of a run is over, until its function gives up."""
+    """Interrupts the ranks once the time of a run is over, again and again until its function returns."""
 
     def __init__(self, cluster: Cluster, seconds: float | None) -> None:
         self._cluster, self._seconds = cluster, seconds
@@ -127,7 +127,7 @@ class _Limit:
 
 
 def _explain(error: Exception) -> str:
-    """Why a run failed: the message of ours as it is, of others with its class and the line it comes from."""
+    """Say why a run failed: an error of allranks by its message, others with their class and line as well."""
     if isinstance(error, AllranksError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

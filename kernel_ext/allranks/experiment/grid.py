@@ -14,7 +14,7 @@ from typing import Any
 from allranks.errors import UsageError
 
 Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""Values by name, of which all combinations are run; or the runs themselves, one mapping each."""
+"""Values by parameter name, whose combinations are all run; or the runs themselves, one mapping each."""
 
 WORLD = (
     "n",
@@ -30,27 +30,27 @@ WORLD = (
     "check",
     "ordered",
 )
-"""Parameters that say which world a function runs on: what `Cluster` takes by these names."""
+"""Parameters that determine the world of a function: arguments of `Cluster` with these names."""
 TAKEN = ("run", "repeat", "status", "cause", "error", "seconds", "at", "attempts", "code", "folder")
-"""Columns of the record."""
+"""Columns of the record, whose names no parameter can have."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One combination of parameters. `repeat` counts runs of the same one."""
+    """One combination of parameters. `repeat` counts the runs of this combination, from 0."""
 
     parameters: Mapping[str, Any]
     repeat: int = 0
 
     @property
     def label(self) -> str:
-        """``n=2 backend=ring``: what it is called."""
+        """Name of the run: ``n=2 backend=ring``."""
         again = f" repeat={self.repeat}" if self.repeat else ""
         return " ".join(f"{name}={_word(value)}" for name, value in self.parameters.items()) + again
 
     @property
     def key(self) -> str:
-        """The same for the same parameters, in whatever order."""
+        """Equal for equal parameters, in any order."""
         return json.dumps([sorted(self.parameters.items()), self.repeat])
 
     @property
@@ -70,9 +70,9 @@ def _word(value: Any) -> str:
 
 
 def runs_of(grid: Grid, repeat: int) -> list[Run]:
-    """All runs; of a mapping the first name varies slowest, so that runs on the same world can stand together.
+    """Return all runs. The first name of a mapping varies slowest, so that runs on the same world can be adjacent.
 
-    Raises UsageError for what cannot be.
+    Raises UsageError if the grid or `repeat` is invalid.
     """
     if repeat < 1:
         raise UsageError(f"repeat={repeat}: must be at least 1.")
@@ -116,9 +116,9 @@ def _check(name: str, value: Any) -> None:
 
 
 def takes_cluster(function: Any, runs: Sequence[Run]) -> bool:
-    """Whether a function is to be given the cluster: its first parameter is needed, and none of the grid's.
+    """Whether a function is called with the cluster: its first parameter has no default and is not in the grid.
 
-    A function that is not runs on the ranks.
+    Other functions run on the ranks.
     """
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None or first.kind is first.KEYWORD_ONLY or first.kind is first.VAR_KEYWORD:
@@ -127,7 +127,7 @@ def takes_cluster(function: Any, runs: Sequence[Run]) -> bool:
 
 
 def arguments_of(function: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What to call `function` with besides the cluster, run by run. Raises UsageError for one it does not take."""
+    """Return the arguments of `function` for each run, without the cluster. Raises UsageError if they do not fit."""
     parameters = list(inspect.signature(function).parameters.values())[takes_cluster(function, runs) :]
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}

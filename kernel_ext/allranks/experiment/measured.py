@@ -1,4 +1,4 @@
-"""What a run's world was and how it did: the figures beside the results of an experiment."""
+"""Figures of a run's world and its performance, which are recorded beside the results of an experiment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BUSBW_BYTES = 4 << 20
 BUSBW_SECONDS = 0.1
 MEMORY = '{"rss": __import__("psutil").Process().memory_info().rss, "mlx_peak": mx.get_peak_memory()}'
 WITHIN = 30.0
-"""Seconds such a cell may take."""
+"""Seconds that a cell for measuring may take."""
 TOLD_WITHIN = 1.5
 
 
 def begin(cluster: Cluster) -> None:
-    """What is measured from now on belongs to a new run."""
+    """Begin the measurements of a new run: reset collective times, logged values and peak memory."""
     assert cluster._monitor is not None
     cluster._monitor.times = CollectiveTimes()
     cluster._logs.clear()
@@ -34,7 +34,7 @@ def begin(cluster: Cluster) -> None:
 
 
 def busbw(cluster: Cluster) -> float | None:
-    """Bytes a second of all_sum, as `bench` defines it; None where it cannot be measured."""
+    """Bytes a second of all_sum, as `bench` defines it; None if it cannot be measured."""
     if cluster.size < 2 or cluster.state != "whole":
         return None
     try:
@@ -46,13 +46,13 @@ def busbw(cluster: Cluster) -> float | None:
 def figures(cluster: Cluster, measured: float | None = None) -> dict[str, Any]:
     """The world's own figures, by name; None is unknown. Works also when the cluster is down.
 
-    ``start`` and ``wait`` are seconds, ``busbw`` bytes a second, ``rss`` and ``mlx_peak`` bytes of the rank that has
-    most. ``wait`` and ``transfer`` are the mean over ranks of what they spent in the collectives of cells that ran
-    with ``timing=True``; ``straggler`` says for whom.
+    ``start``, ``wait`` and ``transfer`` are seconds, ``busbw`` bytes a second, ``rss`` and ``mlx_peak`` bytes of the
+    rank with the most. ``wait`` and ``transfer`` are means over ranks of the time spent in the collectives of cells
+    that ran with ``timing=True``; ``straggler`` says for which rank the others waited.
     """
     assert cluster._monitor is not None
     monitor = cluster._monitor
-    if cluster.state == "whole":  # a world that has just come up has not told of its machines yet
+    if cluster.state == "whole":  # a new world has not reported its machines yet
         monitor.wait(lambda: all(rank.report.machine is not None for rank in monitor.ranks[:1]), TOLD_WITHIN)
     memory = _memory(cluster, monitor.snapshot())
     snapshot = monitor.snapshot()
@@ -86,14 +86,14 @@ def topology(snapshot: Snapshot) -> str:
 
 
 def machine(snapshot: Snapshot) -> str:
-    """The processors, with their cores."""
+    """Return the processors of the hosts, with their cores."""
     return "; ".join(
         dict.fromkeys(f"{host.chip or host.model}, {host.cores} cores" for host in snapshot.hosts if host.cores)
     )
 
 
 def _memory(cluster: Cluster, snapshot: Snapshot) -> dict[str, int | None]:
-    """Asked of the ranks, which report it only now and then; where they cannot be asked, their last report."""
+    """Return the memory of the rank with the most, asked now; from the last reports if ranks cannot be asked."""
     told: list[dict[str, int]] = _quietly(cluster, MEMORY) or []
     said = [{"rss": rank.rss, "mlx_peak": rank.mlx_peak} for rank in snapshot.ranks]
     return {
@@ -102,7 +102,7 @@ def _memory(cluster: Cluster, snapshot: Snapshot) -> dict[str, int | None]:
 
 
 def _quietly(cluster: Cluster, code: str) -> list[Any] | None:
-    """The value of a cell that is not shown, on each rank; None where it could not run."""
+    """Run a cell without showing it; return its value on each rank, None if it could not run."""
     try:
         result = cluster.run(code, screen=Nowhere(), timeout=WITHIN)
         return [rank.value for rank in result.check().values()]

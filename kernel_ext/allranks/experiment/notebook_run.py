@@ -1,4 +1,4 @@
-"""One run of an experiment that is a notebook: executed in a kernel of its own, with its parameters put in."""
+"""One run of an experiment's notebook: executed in a kernel of its own, with its parameters filled in."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 RECORDED = "application/vnd.allranks.recorded+json"
-"""Results that `record` has put into a notebook, and the world's figures at its end."""
+"""MIME type of the results that `record` puts into a notebook, and of the world's figures at its end."""
 LAST_CELL = "from allranks.experiment.experiment import tell_of_world\ntell_of_world({path!r})"
 TELL_WITHIN = 60
-"""Seconds that the world's figures may take."""
+"""Seconds that the last cell, which records the world's figures, may take."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
 class Outcome:
-    """What came of one execution."""
+    """The results of one run and the figures of its world, or its error and the cause."""
 
     results: dict[str, Any] = field(default_factory=dict)
     world: dict[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def source_of(path: Path) -> str:
 
 
 def check_parameters(path: Path, runs: Sequence[Run]) -> None:
-    """Raises UsageError where a run has a parameter that the notebook has not."""
+    """Raise UsageError if a run has a parameter that the notebook lacks."""
     from papermill.translators import PythonTranslator
 
     cells = [cell for cell in _read(path).cells if "parameters" in _tags(cell)]
@@ -55,7 +55,7 @@ def check_parameters(path: Path, runs: Sequence[Run]) -> None:
 
 
 def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: float | None) -> Outcome:
-    """Run a notebook in its own folder, and keep it with its outputs as ``notebook.ipynb`` in `place`."""
+    """Run a notebook in the folder where it is, and save it with its outputs as ``notebook.ipynb`` in `place`."""
     import nbformat
     from jupyter_client.kernelspec import KernelSpecManager
     from nbclient import NotebookClient
@@ -73,7 +73,7 @@ def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: flo
         resources={"metadata": {"path": str(path.parent)}},
         extra_arguments=["--log-level=CRITICAL"],
     )
-    # With no folder to look in there is only ipykernel's own "python3", which is this interpreter.
+    # Without folders to search, there is only ipykernel's own "python3", which is this interpreter.
     client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
     outcome = Outcome()
     index = 0
@@ -90,7 +90,7 @@ def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: flo
         outcome.error, outcome.cause = "TimeoutError", f"the run took longer than {timeout} s"
     except DeadKernelError:
         outcome.error, outcome.cause = "DeadKernelError", f"the notebook's kernel died in {_where(notebook, index)}"
-    except CellExecutionError as error:  # of the last cell: what it would have told is missing, the run is not
+    except CellExecutionError as error:  # of the last cell: only the world's figures are missing
         outcome.world = {"unknown": f"{error.ename}: {error.evalue}"}
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
@@ -104,7 +104,7 @@ def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: flo
 
 
 def show_recorded(**told: Mapping[str, Any]) -> None:
-    """Put what an experiment is to find into the notebook, with a line for people."""
+    """Put values for the experiment into the notebook's output, with a readable line."""
     from IPython.core.display_functions import publish_display_data
 
     plain = {kind: plain_results(values) for kind, values in told.items()}
@@ -116,7 +116,7 @@ def _read(path: Path) -> NotebookNode:
     from papermill.iorw import load_notebook_node
 
     notebook: NotebookNode = load_notebook_node(str(path))
-    # Ranks are Python, and so is the notebook; papermill insists on reading it there.
+    # Ranks run Python, and so does the notebook; papermill insists on reading the language there.
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return notebook
 

@@ -1,7 +1,7 @@
-"""The record of an experiment: a folder with one folder for each run that is done, and the table made of them.
+"""The record of an experiment: a folder with one folder for each run, and the table made of them.
 
-``run.json`` in a run's folder appears whole or not at all, when the run is over; it is what resuming goes by. Removing
-the folder makes the run undone.
+``run.json`` in a run's folder is written atomically when the run is over, and marks it as finished: such runs are
+not repeated when the experiment is resumed. To repeat a run, remove its folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TABLE = "results.parquet"
 
 Entry = dict[str, Any]
-"""One run: ``run``, ``parameters``, ``results``, ``world`` and what else `TAKEN` names."""
+"""One run: ``parameters``, ``results``, ``world``, and the columns that `TAKEN` names."""
 
 
 class Record:
@@ -35,7 +35,7 @@ class Record:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """No other process runs the same experiment meanwhile. Raises Busy. A process that dies lets go."""
+        """Lock the experiment, so that no other process runs it. Raises Busy. The lock ends with its process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / ".lock", "a+") as lock:
             try:
@@ -49,11 +49,11 @@ class Record:
             yield
 
     def place(self, run: Run) -> Path:
-        """The run's folder."""
+        """Return the run's folder."""
         return self.folder / run.folder
 
     def begin(self, run: Run) -> int:
-        """Note that the run begins; returns how often it has begun, this time included."""
+        """Note that the run begins; return how often it has begun, this time included."""
         place = self.place(run)
         place.mkdir(exist_ok=True)
         (place / "run.json").unlink(missing_ok=True)
@@ -62,29 +62,29 @@ class Record:
         return len((place / "attempts").read_text().splitlines())
 
     def finish(self, run: Run, entry: Entry) -> None:
-        """The run is done: from now on it is not run again."""
+        """Save the entry of a finished run: from now on it is not run again."""
         entry = {"run": run.label, "parameters": dict(run.parameters), "repeat": run.repeat, **entry}
         text = json.dumps(entry, indent=1, default=str)
         written(self.place(run) / "run.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
 
     def done(self, run: Run) -> Entry | None:
-        """What is known of a run that is over."""
+        """Return the entry of a finished run; None for other runs."""
         return _entry(self.place(run) / "run.json")
 
     def entries(self, order: Sequence[Run]) -> list[Entry]:
-        """Every run that is over: those of `order` first, then what earlier grids left, as it was run."""
+        """Return all finished runs: those in `order` first, then runs of earlier grids in the order of their start."""
         first = [run.folder for run in order]
         there = {path.parent.name: entry for path in sorted(self.folder.glob("*/run.json")) if (entry := _entry(path))}
         others = sorted((name for name in there if name not in first), key=lambda name: str(there[name].get("at", "")))
         return [{**there[name], "folder": name} for name in [*first, *others] if name in there]
 
     def save_table(self, table: pandas.DataFrame) -> None:
-        """As Parquet, whole or not at all."""
+        """Save the table as Parquet, completely or not at all."""
         written(self.folder / TABLE, lambda path: plain_columns(table).to_parquet(path, index=False))
 
 
 def written(path: Path, write: Callable[[Path], Any]) -> None:
-    """Have `write` make a file that then takes `path`'s place at once, also if power is cut."""
+    """Have `write` make a file that then replaces `path` atomically, also if power is cut."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     write(draft)
     with open(draft, "rb") as file:
@@ -101,7 +101,7 @@ def _entry(path: Path) -> Entry | None:
 
 
 def table_of(entries: Sequence[Entry]) -> pandas.DataFrame:
-    """One row a run: its name and how it ended, parameters, results, and ``world.`` figures."""
+    """Return one row per run: its name and how it ended, parameters, results, and ``world.`` figures."""
     import pandas
 
     rows = [_row(entry) for entry in entries]
@@ -129,7 +129,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 def plain_columns(table: pandas.DataFrame) -> pandas.DataFrame:
-    """The table with columns that hold values of several kinds as text, since Parquet's columns have one."""
+    """Return the table with columns of mixed or other objects as text, since a Parquet column has one type."""
     plain = table.copy()
     for name in plain.columns:
         if str(plain[name].dtype) != "object":
@@ -141,7 +141,7 @@ def plain_columns(table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def missing(value: Any) -> bool:
-    """Whether a table's cell says that nothing is known."""
+    """Whether a table's cell has no value: None or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -150,7 +150,7 @@ def _text(value: Any) -> str:
 
 
 def plain_results(results: Mapping[Any, Any]) -> dict[str, Any]:
-    """Results as JSON has them: arrays of one element as numbers, longer ones as lists, and text for the rest."""
+    """Return results as JSON values: arrays of one element as numbers, longer ones as lists, and the rest as text."""
     return {str(name): _plain(value) for name, value in results.items()}
 
 

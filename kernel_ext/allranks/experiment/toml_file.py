@@ -27,11 +27,11 @@ from .function_run import Function
 OPTIONS = ("fresh", "repeat", "timeout", "busbw")
 KEYS = ("name", "function", "notebook", "folder", "grid", *OPTIONS)
 SHOWN = 60
-"""Characters of a cause."""
+"""Maximum characters of a value in the printed table."""
 
 
 def read(path: Path) -> Experiment:
-    """The experiment that a file describes. Raises UsageError."""
+    """Return the experiment that a file describes. Raises UsageError."""
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,7 +53,7 @@ def read(path: Path) -> Experiment:
 
 
 def _function(path: Path, told: str) -> Function:
-    """``train.py:train``"""
+    """Return the function that ``train.py:train`` names. Raises UsageError."""
     file, _, name = told.rpartition(":")
     source = path.resolve().parent / file
     if not file or not source.is_file():
@@ -68,9 +68,9 @@ def _function(path: Path, told: str) -> Function:
 
 
 def main(file: str, again: str | None) -> int:
-    """Run what is not on record yet, print the record, and return the exit code.
+    """Run what has not finished yet, print the results, and return the exit code.
 
-    1 where a run failed, 2 where nothing could be run, 130 after Ctrl-C.
+    1 if a run failed, 2 if nothing could be run, 130 after Ctrl-C.
     """
     try:
         experiment = read(Path(file))

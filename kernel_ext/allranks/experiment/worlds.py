@@ -1,4 +1,4 @@
-"""The worlds that an experiment's functions run on: one at a time, a new one for each run or kept while it serves."""
+"""The worlds on which an experiment's functions run: one at a time, new for each run or reused while it fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .notebook_run import Outcome
 
 
 class Worlds:
-    """The world of the run that goes on; one at a time."""
+    """Holds the world of the current run; one at a time."""
 
     def __init__(self, fresh: bool, measure: bool) -> None:
         self._fresh, self._measure = fresh, measure
@@ -24,7 +24,7 @@ class Worlds:
         self._busbw: float | None = None
 
     def enter(self, run: Run) -> tuple[Outcome, float]:
-        """Have the run's world up; the outcome says why it is not. With it comes when this began."""
+        """Bring up the run's world. Return the outcome, with an error if that failed, and when this began."""
         began, outcome = time.monotonic(), Outcome()
         kept = not self._fresh and self._wanted == run.world and self._usable()
         try:

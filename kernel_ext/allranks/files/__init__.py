@@ -1,4 +1,4 @@
-"""Files on other hosts: the notebook's working folder, what is fetched from there, and what hosts send each other.
+"""Files on other hosts: copies of the notebook's working folder, fetched files, and files shared between hosts.
 
 Runs in: the notebook's kernel, or a script.
 Called by: ``cluster``.

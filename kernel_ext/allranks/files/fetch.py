@@ -1,4 +1,4 @@
-"""Bring files of ranks to the notebook's machine: one copy of what is equal, one for each rank of what differs."""
+"""Fetch files from ranks to the notebook's machine: one copy of equal files, one for each rank if they differ."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from .result import files_text, names
 from .transfer import FileTransfer, batches
 
 COMPARED_IN_ONE = 64 * 2**20
-"""Bytes of files whose digests one message asks for."""
+"""Total bytes of the files whose digests one message asks for."""
 _OF_RANK = re.compile(r"rank-\d+(/|$)")
-"""How a path in the folder for one rank begins."""
+"""The beginning of a path in the folder for one rank."""
 TARGET = "fetched"
-"""The folder beside the notebook for what is fetched; its `.gitignore` keeps it from being sent to hosts."""
+"""The folder beside the notebook for fetched files; its `.gitignore` keeps it from being sent to hosts."""
 
 
 @dataclass
 class FetchResult:
-    """What was fetched."""
+    """The result of a fetch."""
 
     target: Path
     files: Mapping[str, Sequence[int]]
     """The ranks that have each file, by its path below `target`."""
     nbytes: int = 0
     without: Sequence[int] = ()
-    """Ranks that have no such file."""
+    """Ranks that have no matching file."""
 
     def __str__(self) -> str:
         said = f"{files_text(len(self.files), self.nbytes)} fetched to {self.target}: {names(list(self.files))}."
@@ -67,10 +67,10 @@ class _Copy:
     """One file to be fetched."""
 
     path: str
-    """Below the target."""
+    """Relative to the target."""
     found: FoundFile
     ranks: list[int]
-    """Those that have it; the first one sends it."""
+    """The ranks that have it; the first of them sends it."""
 
 
 class Fetch:
@@ -81,7 +81,10 @@ class Fetch:
         self._go_on, self._transfer = go_on, FileTransfer(ranks, go_on, _explained)
 
     def run(self, pattern: str, *, overwrite: bool) -> FetchResult:
-        """Raises UsageError where no rank has such a file, or it is here already; CannotCopy; what `go_on` raises."""
+        """Fetch the files that match.
+
+        Raises UsageError if no rank has one, too many match, or one exists here; CannotCopy; and what `go_on` raises.
+        """
         found = self._transfer.answers(dict.fromkeys(self._chosen, FindFiles(pattern=os.fsencode(pattern))))
         if any(each.more for each in found.values()):
             most = max(len(each.files) for each in found.values())
@@ -102,7 +105,7 @@ class Fetch:
     # Which files.
 
     def _copies(self, found: Mapping[int, FilesFound]) -> list[_Copy]:
-        """Each file once; under the number of its rank where files of one path differ."""
+        """The files to fetch, each once; if files with one path differ, in a folder for each rank."""
         by_path = dict[str, list[_Copy]]()
         for rank, answer in found.items():
             host = self._ranks.monitor.ranks[rank].host
@@ -111,7 +114,7 @@ class Fetch:
             ours = os.fsencode(self._target) + b"/" if is_here else None
             for each in answer.files:
                 if ours is not None and each.path.startswith(ours):
-                    continue  # what was fetched before
+                    continue  # fetched before
                 path = _name(each)
                 copies = by_path.setdefault(path, [])
                 same = next((one for one in copies if self._is_one_file(one, host, each)), None)
@@ -130,7 +133,7 @@ class Fetch:
         return theirs == host and copy.found.identity == found.identity
 
     def _merge_equal(self, by_path: Mapping[str, list[_Copy]]) -> None:
-        """Of files with one path whose content is equal, keep one."""
+        """Keep one copy of the files with one path if their content is equal."""
         alike = [each for each in by_path.values() if len(each) > 1 and len({copy.found.size for copy in each}) == 1]
         of_rank = defaultdict[int, list[_Copy]](list)
         for copies in alike:
@@ -143,7 +146,7 @@ class Fetch:
                 del copies[1:]
 
     def _digests(self, of_rank: Mapping[int, Sequence[_Copy]]) -> dict[int, bytes]:
-        """That of each of these copies, by its ``id``."""
+        """The digest of each of these copies, by the copy's ``id``."""
         found = dict[int, bytes]()
         transfer = FileTransfer(self._ranks, self._go_on, _explained)
         compared = dict.fromkeys(of_rank, 0)
@@ -164,7 +167,7 @@ class Fetch:
         return found
 
     def _refuse(self, copies: Sequence[_Copy], overwrite: bool) -> None:
-        """Before anything is written. Raises UsageError and CannotCopy."""
+        """Raise UsageError if files exist or the target cannot be made, and CannotCopy if the disk lacks space."""
         there = [each.path for each in copies if os.path.lexists(self._target / each.path)]
         if there and not overwrite:
             raise UsageError(f"{names(there)} in {self._target}: already there. --overwrite replaces it.")
@@ -187,7 +190,7 @@ class Fetch:
             sources[each.ranks[0]].append(each)
 
         def all_of(rank: int) -> None:
-            # In one stream, with many small files in a message: the next ones are on their way while one is written.
+            # One stream, with many small files in a message, so that the next files arrive while one is written.
             parts = [_parts(copy) for copy in sources[rank]]
             together = batches(chain.from_iterable(parts), CHUNK, lambda part: part.count)
             replies = self._transfer.stream(rank, ((ReadParts(parts=some), ()) for some in together))
@@ -199,7 +202,7 @@ class Fetch:
         self._transfer.move(nbytes, all_of, "fetched")
 
     def _one(self, rank: int, copy: _Copy, parts: Iterable[tuple[FileState, Buffer]]) -> None:
-        """Write one file; nothing is left of one that is not whole."""
+        """Write one file; an incomplete file is removed."""
         target = self._target / copy.path
         part = target.with_name(f".{target.name}.part")
         try:
@@ -224,9 +227,9 @@ class Fetch:
 
 
 def _by_rank(by_path: Mapping[str, Sequence[_Copy]]) -> list[str]:
-    """The paths whose files go to a folder for each rank: ranks have different ones, or one has a folder there.
+    """The paths whose files go to a folder for each rank: the files differ, or another rank has a folder there.
 
-    If there are any, paths that begin like such a folder are among them: no two files may meet.
+    If there are any, they include all paths that begin like such a folder, so that no two files get the same path.
     """
     folders = set[str]()
     for path in by_path:
@@ -239,7 +242,7 @@ def _by_rank(by_path: Mapping[str, Sequence[_Copy]]) -> list[str]:
 
 
 def _parts(copy: _Copy) -> list[FilePart]:
-    """Of its file; an empty one has a part, too."""
+    """The parts in which the file is read; an empty file also has one."""
     path, size = copy.found.path, copy.found.size
     return [FilePart(path, offset, min(CHUNK, size - offset)) for offset in range(0, max(size, 1), CHUNK)]
 
@@ -252,7 +255,7 @@ def _explained(rank: Rank, _host: str, error: Exception | None) -> str:
 
 
 def _name(found: FoundFile) -> str:
-    """Its path below the target. Raises CannotCopy for one that leads elsewhere, which no rank of ours sends."""
+    """The file's path below the target. Raises CannotCopy if it leads out, which no allranks rank sends."""
     name = os.path.normpath(os.fsdecode(found.name))
     if os.path.isabs(name) or name.split("/")[0] == "..":
         raise CannotCopy(f"{name} leads out of the folder for what is fetched.")

@@ -1,7 +1,7 @@
-"""The notebook's working folder: which of its files go to other hosts, and why others do not.
+"""The notebook's working folder: which of its files are sent to other hosts, and why others are not.
 
-It is read again each time. A watcher of the file system reports an edit some time after it, and on NFS none that
-another machine makes; a cell that is run right after an edit must not miss it.
+It is read again each time, since a cell that runs right after an edit must not miss it. A file system watcher reports
+edits late, and on NFS it does not report edits by other machines.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathspec import GitIgnoreSpec
 from allranks.errors import UsageError
 
 LIMIT = 50 * 2**20
-"""Bytes of a folder that are sent unless the user sets a limit."""
+"""Maximum bytes of a folder that are sent, unless the user sets a limit."""
 MOST_FILES = 20_000
-"""Files likewise."""
+"""Maximum number of files that are sent, unless the user sets a limit."""
 LOOK_EVERY = 1000
-"""Files that are read between two looks at whether the user has stopped it."""
+"""Number of files between two calls of `go_on`, which may stop the scan."""
 SAMPLE = 5
-"""Files by which a host recognises the folder itself."""
+"""Number of files by which a host recognises the folder itself."""
 NEVER = frozenset(
     {".git", ".hg", ".svn", ".allranks", "__pycache__", ".ipynb_checkpoints", "node_modules", ".DS_Store"}
 )
@@ -36,9 +36,9 @@ SECRETS = GitIgnoreSpec.from_lines(
     ]
 )
 LINK = 0o120000
-"""As git has the mode of a symbolic link."""
+"""The mode of a symbolic link in git."""
 NOTEBOOKS = ".ipynb"
-"""A notebook changes each time it is saved, and ranks run its cells, not its file."""
+"""Notebooks are not sent: they change with every save, and ranks run their cells, not their files."""
 
 SECRET, LEADS_OUT, NO_FILE, TOO_LARGE = (
     "a secret",
@@ -49,7 +49,7 @@ SECRET, LEADS_OUT, NO_FILE, TOO_LARGE = (
 
 
 class Stamp(NamedTuple):
-    """By which an edit is noticed."""
+    """The attributes of a file by which an edit is noticed."""
 
     size: int
     mtime_ns: int
@@ -58,44 +58,44 @@ class Stamp(NamedTuple):
 
 
 class _Ignore(NamedTuple):
-    """A .gitignore, here or above; it sees a path of ours with `prefix`, and without its first `cut` characters."""
+    """A .gitignore, here or above; paths are matched without their first `cut` characters and after `prefix`."""
 
     spec: GitIgnoreSpec
     cut: int = 0
     prefix: str = ""
 
     def decides(self, path: str) -> bool | None:
-        """Whether it ignores the path; None where it says nothing of it."""
+        """Whether it ignores the path; None if no pattern matches."""
         return self.spec.check_file(self.prefix + path[self.cut :]).include
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What was found, by path relative to the folder."""
+    """The files that a scan found, by path relative to the folder."""
 
     files: Mapping[str, Stamp]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Files that are not sent, and why: those that `.gitignore` names and the like are not mentioned."""
+    """Files that are not sent, and why; ignored files, notebooks and environments are not listed."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Of those that are too large together."""
+    """The sizes of files that are left out as too large."""
 
 
 class Folder:
-    """`limit` is how many bytes of it are sent (None for the default); `include` has patterns as in .gitignore."""
+    """At most `limit` bytes of it are sent (None for the default); `include` has patterns as in .gitignore."""
 
     def __init__(self, path: Path, limit: int | None = None, include: Sequence[str] = ()) -> None:
         self.path = path
         self.limit, self.include = limit, tuple(include)
         self._ignores: dict[str, tuple[Stamp, GitIgnoreSpec]] = {}
-        """By folder, as its .gitignore was read."""
+        """The stamp and the patterns of each .gitignore read, by its folder."""
         self._ignored: dict[str, bool] = {}
-        """Paths that were decided by these."""
+        """Cached decisions of the .gitignore files, by path."""
         self._secret: dict[str, bool] = {}
         self._unread: dict[str, str] = {}
         """Folders that could not be read, and why."""
 
     def refuse_if_too_much(self) -> None:
-        """Raises UsageError for the home folder and the root of the file system, and one that is not there."""
+        """Raise UsageError for the home folder, the root of the file system, and a folder that does not exist."""
         if not self.path.is_dir():
             raise UsageError(f"the folder {self.path} is no longer there.")
         if self.path.resolve() in (Path.home().resolve(), Path("/")):
@@ -105,7 +105,7 @@ class Folder:
             )
 
     def scan(self, go_on: Callable[[], None] = lambda: None) -> Contents:
-        """What is there now. Raises UsageError, and what `go_on` raises, which is called often."""
+        """The current contents. Raises UsageError, and what `go_on` raises, which is called often."""
         self.refuse_if_too_much()
         self._forget_if_changed()
         included = GitIgnoreSpec.from_lines(self.include) if self.include else None
@@ -127,7 +127,7 @@ class Folder:
         return Contents(files, {**left_out, **self._unread, **dict.fromkeys(sizes, TOO_LARGE)}, sizes)
 
     def refuse_if_absent(self, pattern: str) -> None:
-        """Raises UsageError for a pattern that no file could be included by."""
+        """Raise UsageError if the pattern is invalid or matches no file."""
         try:
             spec = GitIgnoreSpec.from_lines([pattern])
         except ValueError as error:
@@ -136,7 +136,7 @@ class Folder:
             raise UsageError(f"--include {pattern}: no file in {self.path} matches.")
 
     def sample(self, files: Mapping[str, Stamp]) -> list[tuple[bytes, int, int]]:
-        """Files by which a host recognises that it has this very folder: path, inode, and ctime in ns, the newest."""
+        """The newest files, by which a host recognises that it has this very folder: path, inode, and ctime in ns."""
         found = []
         regular = [path for path, stamp in files.items() if stamp.mode != LINK]
         for path in sorted(regular, key=lambda path: -files[path].mtime_ns)[:SAMPLE] or [""]:
@@ -150,11 +150,11 @@ class Folder:
     def _walk(
         self, folder: str, ignores: Sequence[_Ignore], included: GitIgnoreSpec | None, only: bool
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Files below `folder`; `only` those that are included by name. A folder that cannot be read has none."""
+        """Files below `folder`; with `only`, just the files that match `included`. An unreadable folder has none."""
         try:
             with os.scandir(self.path / folder) as listing:
                 entries = sorted(listing, key=lambda each: each.name)
-        except FileNotFoundError:  # it has just gone
+        except FileNotFoundError:  # just removed
             return
         except OSError as error:
             self._unread[folder.rstrip("/") or "."] = f"it cannot be read here ({error.strerror})"
@@ -176,11 +176,11 @@ class Folder:
             elif not (leave or each.name.endswith(NOTEBOOKS)) or (included and included.match_file(path)):
                 try:
                     yield path, each.stat(follow_symlinks=False)
-                except OSError:  # it has just gone
+                except OSError:  # just removed
                     continue
 
     def _is_ignored(self, path: str, ignores: Sequence[_Ignore]) -> bool:
-        """As git decides: by the nearest .gitignore that says anything."""
+        """Whether the path is ignored; as in git, the nearest .gitignore with a matching pattern decides."""
         if not ignores:
             return False
         known = self._ignored.get(path)
@@ -196,7 +196,7 @@ class Folder:
         return known
 
     def _above(self) -> list[_Ignore]:
-        """Those of the folders above, up to the top of the repository; none where they ignore this folder itself."""
+        """The .gitignore files above, up to the top of the repository; none if they ignore this folder itself."""
         found, above, prefix = list[_Ignore](), self.path, ""
         while not (above / ".git").exists():
             if above.parent == above:
@@ -216,11 +216,11 @@ class Folder:
                 known = self._ignores[folder] = now, GitIgnoreSpec.from_lines(lines)
                 self._ignored.clear()
             return known[1]
-        except (OSError, ValueError):  # none, or no patterns
+        except (OSError, ValueError):  # no such file, or invalid patterns
             return None
 
     def _forget_if_changed(self) -> None:
-        """Decide all paths again where a .gitignore has changed."""
+        """Forget the cached decisions if a .gitignore has changed."""
         for folder, (known, _) in list(self._ignores.items()):
             try:
                 same = _stamp((self.path / folder / ".gitignore").stat()) == known
@@ -234,21 +234,21 @@ class Folder:
         try:
             if os.path.isabs(os.readlink(self.path / path)):
                 return False
-        except OSError:  # it has just gone
+        except OSError:  # just removed
             return False
         real = os.path.realpath(self.path / path)
         inside = os.path.realpath(self.path)
         return os.path.commonpath([inside, real]) == inside
 
     def _shed(self, files: dict[str, Stamp]) -> dict[str, int]:
-        """Take the largest files out until the rest is within the limit; returns their sizes."""
+        """Remove the largest files until the rest is within the limit; return the sizes of the removed files."""
         limit = LIMIT if self.limit is None else self.limit
         most = MOST_FILES if self.limit is None else len(files)
         total = sum(each.size for each in files.values())
         if total <= limit and len(files) <= most:
             return {}
         shed = dict[str, int]()
-        # What ranks import comes first.
+        # Modules, which ranks import, are removed last.
         for path, each in sorted(files.items(), key=lambda item: (item[0].endswith(".py"), -item[1].size)):
             if total <= limit and len(files) <= most:
                 break

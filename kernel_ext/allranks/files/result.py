@@ -1,4 +1,4 @@
-"""What a sync did, in words."""
+"""The result of a sync, and its text."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from allranks_widgets import human_bytes
 from .folder import SECRET, TOO_LARGE, Contents
 
 SHOWN = 8
-"""Names in a line; the others are counted."""
+"""Maximum number of names in a line; the others are counted."""
 
 
 @dataclass(frozen=True)
 class HostSync:
-    """What went to one host."""
+    """The result of a sync for one host."""
 
     folder: str = ""
-    """Where its ranks work."""
+    """The folder in which its ranks work."""
     sent: Sequence[str] = ()
     nbytes: int = 0
     removed: Sequence[str] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Files that are left as they are there, and why."""
+    """Files that were not replaced or removed there, and why."""
     same: bool = False
     """Whether it has the notebook's folder itself."""
     with_host: str = ""
@@ -36,7 +36,7 @@ class HostSync:
 
 @dataclass
 class SyncResult:
-    """What went to each host, and which modules were reloaded."""
+    """The files that were sent to each host, and the modules that were reloaded."""
 
     hosts: Mapping[str, HostSync]
     contents: Contents
@@ -47,7 +47,7 @@ class SyncResult:
     removed: Sequence[str] = ()
     """Modules whose file is gone."""
     not_reloaded: str = ""
-    """Why ranks keep the modules they had."""
+    """Why no modules were reloaded."""
 
     @property
     def sent(self) -> dict[str, list[str]]:
@@ -79,7 +79,7 @@ class SyncResult:
         return " ".join(said or [f"up to date in {there.folder}."])
 
     def of_modules(self) -> list[str]:
-        """What became of the modules."""
+        """Lines about modules that were reloaded, removed or kept."""
         lines = []
         for ranks, modules in self.reloaded.items():
             where = "all ranks" if len(ranks) == self.size else rank_label(list(ranks))
@@ -117,7 +117,7 @@ def files_text(count: int, nbytes: int) -> str:
 
 
 def names(paths: Sequence[str], of: int | None = None) -> str:
-    """The first of them; whatever a name holds, it stays in one line."""
+    """The first names and the number of the others; unprintable characters are escaped, so that it is one line."""
     shown = [path if path.isprintable() else repr(path)[1:-1] for path in paths[:SHOWN]]
     more = (len(paths) if of is None else of) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")

@@ -1,11 +1,11 @@
-"""Bring a file or a folder that one host has to all others, from host to host.
+"""Copy a file or a folder from one host to all others, from host to host.
 
 One rank of each host takes part. The hosts form a chain, in the order of the ranks, so that neighbours in a ring stay
-neighbours: each pulls blocks from the host before it, over the addresses that the world uses, and passes on what it
-has. So every link carries the content once, at the same time as the others. A connection that breaks is opened again by
-the two hosts alone; the notebook only asks how far each is, and may be away for a while.
+neighbours. Each host pulls blocks from the host before it, over the addresses that the world uses, and passes them on.
+So every link carries the content once, at the same time as the others. If a connection breaks, the two hosts reopen it
+without the notebook, which only asks for their progress and may be disconnected for a while.
 
-Nothing is put in place before all hosts have all of it, and their digests are those of the source.
+Nothing is put in place before all hosts have everything and their digests equal those of the source.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ from .result import files_text, names
 from .transfer import FileTransfer
 
 SILENT_FOR = 180.0
-"""Seconds without an answer after which a host is given up. Its ranks go on meanwhile."""
+"""Seconds without an answer from a host after which the share fails. Until then, its rank continues."""
 FEEDERS = 2
-"""Messages with blocks that this machine has under way, where no rank runs on it."""
+"""Messages with blocks that this machine sends at the same time, if no rank runs on it."""
 ENDS_WITHIN = 2.0
-"""Seconds that the hosts get to close their ports."""
+"""Seconds to wait for the hosts to close their ports."""
 AGAIN = "What has arrived is kept aside: the same share goes on from there."
 DIED = "{}: rank {}, which takes part for its host, has died. %distributed heal replaces it. {}"
 
@@ -85,22 +85,22 @@ _manifests = msgspec.msgpack.Decoder(Manifest)
 
 @dataclass(frozen=True)
 class HostShare:
-    """A host's copy of what was shared."""
+    """A host's copy of the shared file or folder."""
 
     folder: str
-    """The path where it lies."""
+    """The path of the copy."""
     files: int = 0
     """Number of files that were sent to it."""
     nbytes: int = 0
     """Bytes that were sent to it."""
     kept: int = 0
-    """Bytes that were there, from a share that was stopped or by other ways, and were compared by digest."""
+    """Bytes that were there already, from a stopped share or another source, and were compared by digest."""
     same: bool = False
-    """Whether it has the source's own files, on a file system that both mount."""
+    """Whether the host has the source's own files, on a file system that both mount."""
     with_host: str = ""
     """The host whose copy it shares."""
     unnamed: str = ""
-    """Why `allranks.shared` does not find it there."""
+    """Why `allranks.shared` does not find the copy; empty if it does."""
 
 
 @dataclass
@@ -108,22 +108,22 @@ class ShareResult:
     """The result of a share: its files, and where they lie on each host."""
 
     name: str
-    """By which `allranks.shared` finds it."""
+    """The name by which `allranks.shared` finds the files."""
     source: str
-    """The host that had it."""
+    """The host that had the files."""
     hosts: Mapping[str, HostShare]
     files: int
     nbytes: int
-    """Of the whole."""
+    """Total bytes of the files."""
     seconds: float
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """What of it is not shared, and why."""
+    """Files that are not shared, and why."""
     missed: Sequence[str] = ()
     """Hosts that got nothing, since their ranks are dead."""
 
     @property
     def rate(self) -> float:
-        """Bytes a second that the slowest host received."""
+        """Bytes a second of the host that received most, over the whole time."""
         return max((each.nbytes for each in self.hosts.values()), default=0) / self.seconds
 
     def __str__(self) -> str:
@@ -184,19 +184,19 @@ class HeadShare:
         self._ranks, self._go_on, self._shown = ranks, go_on, ranks.monitor.shown_as
         self._transfer, self._key = secrets.token_hex(8), secrets.token_bytes(32)
         self._members = dict[str, int]()
-        """The rank of each host that takes part for it."""
+        """The rank that takes part for each host."""
         for rank in ranks.monitor.ranks:
             if rank.dead is None:
                 self._members.setdefault(rank.host, rank.rank)
         self._files_here = dict[int, SharedFile]()
-        """Where the source is this machine, and no rank runs on it."""
+        """The files to send, if this machine is the source and no rank runs on it."""
         self._tree_here: SharedTree | None = None
-        """What was found on this machine, if no rank runs on it."""
+        """The tree that was found on this machine, if no rank runs on it."""
         self._stop = threading.Event()
         self._phase: Literal["sending", "placing", "placed"] = "sending"
 
     def stopped(self) -> str:
-        """The message for a user who has stopped it."""
+        """The message for a user who has stopped the share."""
         if self._phase == "sending":
             return f"stopped before all hosts had it. {AGAIN}"
         if self._phase == "placing":
@@ -204,7 +204,10 @@ class HeadShare:
         return "stopped once it was in place on all hosts. Run the share again for allranks.shared to find it."
 
     def run(self, path: str, *, source: str | int | None, to: str | None, overwrite: bool) -> ShareResult:
-        """Raises UsageError where no host has it, or something else is in the way; CannotCopy; what `go_on` raises."""
+        """Share the file or folder.
+
+        Raises UsageError if no host has it or files are in the way; CannotCopy; and what `go_on` raises.
+        """
         began = time.monotonic()
         source, found = self._source(path, source)
         chain = self._chain(source)
@@ -235,8 +238,10 @@ class HeadShare:
     # Who takes part.
 
     def _source(self, path: str, named: str | int | None) -> tuple[str, bytes]:
-        """The host that has it, and where: one whose copy no share has put there, and of these the notebook's own, if
-        ranks run there. Raises UsageError where none has it, or where their copies differ.
+        """The host to share from, and the path there.
+
+        Hosts whose copy no share has put there come first, and among them the notebook's machine if ranks run on it.
+        Raises UsageError if no host has the path, or if these copies differ.
         """
         here = self._ranks.reached.here.name
         asked = list(self._members) if named is None else [self._host_of(named)]
@@ -248,7 +253,7 @@ class HeadShare:
             found[here] = ShareFound(**asdict(copy))
         having = {host: each for host, each in found.items() if each.path}
         if having:
-            # A copy that a share has put there may be older than the one that it came from.
+            # A copy that a share has put there may be older than the original.
             own = {host: each for host, each in having.items() if not each.placed}
             if len({each.state for each in own.values()}) > 1:
                 differ = _all([*map(self._shown, own)])
@@ -263,9 +268,9 @@ class HeadShare:
         )
 
     def _host_of(self, named: str | int) -> str:
-        """The host of this rank, or that has this name: the one that status shows, or the one to log in to.
+        """The host of a rank, or the host of a name: the name that status shows, or the name used for ssh.
 
-        Raises UsageError.
+        Raises UsageError if there is none.
         """
         number = int(named) if str(named).isdigit() else None
         ranks = self._ranks.monitor.ranks
@@ -277,7 +282,7 @@ class HeadShare:
         return host if host in known else shown[host]
 
     def _chain(self, source: str) -> list[str]:
-        """The source and all hosts of ranks, in the order of these, beginning at the source."""
+        """The source and all hosts with live ranks, in the order of the ranks, starting at the source."""
         hosts = list(self._members)
         if source not in hosts:
             return [source, *hosts]
@@ -285,12 +290,12 @@ class HeadShare:
         return hosts[first:] + hosts[:first]
 
     def _addresses(self, host: str) -> list[str]:
-        """Those at which other hosts reach it."""
+        """The addresses at which other hosts reach the host."""
         assert self._ranks.plan is not None
         return list(self._ranks.plan.placements[self._members[host]].host.addresses)
 
     def _offered(self, source: str, path: bytes, wanted: bool) -> tuple[ShareOffered, Manifest]:
-        """What the source has; it is ready to send it, if that is `wanted`. Raises CannotCopy."""
+        """The source's offer and manifest; if `wanted`, the source listens for the next host. Raises CannotCopy."""
         if source in self._members:
             addresses = self._addresses(source) if wanted else []
             offer = OfferShare(transfer=self._transfer, key=self._key, path=path, addresses=addresses)
@@ -312,7 +317,7 @@ class HeadShare:
         *,
         overwrite: bool,
     ) -> dict[str, ShareAccepted]:
-        """What each host but the source lacks. Raises UsageError where something is in the way, and CannotCopy."""
+        """The state of each host but the source. Raises UsageError if files are in the way, and CannotCopy."""
         replies = self._replies(
             {
                 host: AcceptShare(
@@ -345,7 +350,7 @@ class HeadShare:
     def _pull(
         self, chain: Sequence[str], offered: ShareOffered, accepted: Mapping[str, ShareAccepted]
     ) -> list[_Receiver]:
-        """Have each host begin to receive from the one before it. Raises CannotCopy."""
+        """Start each host receiving from the host before it in the chain. Raises CannotCopy."""
         leaders = {each.identity: host for host, each in accepted.items() if each.identity and not each.taken}
         receivers, before, ports = list[_Receiver](), chain[0], offered.ports
         pulls = dict[str, Question[Any]]()
@@ -365,7 +370,7 @@ class HeadShare:
 
     @staticmethod
     def _leader(host: str, accepted: Mapping[str, ShareAccepted]) -> str:
-        """The other host that receives for it, where both share the folder; empty where there is none."""
+        """The other host that receives for `host`, if both share the folder; empty if there is none."""
         identity = accepted[host].identity
         if not identity:
             return ""
@@ -375,7 +380,7 @@ class HeadShare:
     # Receiving.
 
     def _follow(self, source: str, receivers: Sequence[_Receiver]) -> None:
-        """Wait until all have all of it, and show how far each is. Raises CannotCopy at the first that cannot."""
+        """Wait until all hosts have everything, and show their progress. Raises CannotCopy when the first fails."""
         by_rank, pause = {each.rank: each for each in receivers}, threading.Event()
         watched = list(receivers)
         if source in self._members:
@@ -403,7 +408,7 @@ class HeadShare:
         wait_and_show(over, by_rank, line, self._go_on)
 
     def _feed(self, rank: int) -> None:
-        """Send that rank the blocks that it wants, from this machine."""
+        """Send the rank the blocks that it wants, from this machine."""
         given, failed, again = dict[WantedBlock, bytes](), "", True
         while not self._stop.is_set():
             uuid = self._ranks.monitor.ranks[rank].uuid
@@ -421,7 +426,7 @@ class HeadShare:
                 given, again = {}, True
                 self._stop.wait(1.0)
             except RequestFailed:
-                return  # which `_follow` learns of
+                return  # `_follow` also gets the error
             except (OSError, ContentChanged) as error:
                 given, failed = {}, error_text(error)
 
@@ -430,7 +435,7 @@ class HeadShare:
         return digest + data if kind == CONTENT else digest
 
     def _look(self, receiver: _Receiver) -> None:
-        """Ask how far it is, and take its answer. Raises CannotCopy."""
+        """Take the receiver's answer about its progress, and ask again. Raises CannotCopy."""
         rank, host = self._ranks.monitor.ranks[receiver.rank], self._shown(receiver.host)
         if rank.dead is not None:
             raise CannotCopy(DIED.format(host, receiver.rank, AGAIN))
@@ -438,11 +443,11 @@ class HeadShare:
             try:
                 receiver.state, receiver.answered_at = receiver.asked.result().answer, time.monotonic()
             except ConnectionError:
-                pass  # it goes on by itself, and is asked again until it has been silent for too long
+                pass  # the rank continues on its own; it is asked again until `SILENT_FOR` has passed
             except RequestFailed as error:
                 raise CannotCopy(f"{host}: {error}. {AGAIN}") from None
             receiver.asked = None
-        if receiver.asked is None:  # also one that has all of it: it goes on sending only while it is asked
+        if receiver.asked is None:  # also a rank that has everything: it passes blocks on only while it is asked
             receiver.asked = self._ranks.lifeline.ask(rank.uuid, AskShare(transfer=self._transfer))
         if receiver.state.state == "failed":
             why, other = receiver.state.why, receiver.state.elsewhere
@@ -451,7 +456,7 @@ class HeadShare:
             raise CannotCopy(f"{host}: no answer for {SILENT_FOR:.0f} s. {AGAIN}")
 
     def _compare(self, source: str, receivers: Sequence[_Receiver], manifest: Manifest) -> None:
-        """Compare the digests of what was received with the source's. Raises CannotCopy."""
+        """Compare the digests of the received files with the source's. Raises CannotCopy."""
         received = [each for each in receivers if each.total]
         theirs = self._replies(
             {each.host: DigestShare(transfer=self._transfer) for each in received}, doing="computes checksums"
@@ -486,11 +491,11 @@ class HeadShare:
             raise CannotCopy(f"{error}{others}") from None
 
     def _end(self) -> None:
-        """Have all hosts close their ports; parts stay where they are."""
+        """Tell all hosts to end the share and close their ports; received parts stay there."""
         self._stop.set()
         members = [self._ranks.monitor.ranks[rank] for rank in self._members.values()]
         request = EndShare(transfer=self._transfer)
-        # A host that is out of reach ends it as soon as it reads this.
+        # An unreachable host ends the share as soon as it receives this.
         wait([self._ranks.lifeline.ask(rank.uuid, request) for rank in members if rank.dead is None], ENDS_WITHIN)
 
     # The result.
@@ -515,7 +520,7 @@ class HeadShare:
         return {host: results[host] for host in dict.fromkeys([*self._members, source])}
 
     def _name(self, path: str, offered: ShareOffered, hosts: dict[str, HostShare]) -> str:
-        """Let cells find it on all hosts; returns the name."""
+        """Let cells find the copies by name on all hosts; return the name."""
         called = offered.repo or os.fsdecode(offered.name)
         others = {called, called.rpartition("/")[2], os.fsdecode(offered.name), path.rstrip("/")}
         for host in self._members:
@@ -527,7 +532,7 @@ class HeadShare:
             )
             try:
                 self._replies({host: question})
-            except CannotCopy as error:  # the files are there all the same
+            except CannotCopy as error:  # the files are in place even so
                 hosts[host] = replace(there, unnamed=str(error))
         return called
 
@@ -536,9 +541,9 @@ class HeadShare:
     def _replies(
         self, asked: Mapping[str, Question[A]], buffers: Sequence[Buffer] = (), doing: str = ""
     ) -> dict[str, Reply[A]]:
-        """What the members of these hosts answer. Raises CannotCopy, naming each that could not.
+        """The replies of the hosts' ranks. Raises CannotCopy with a line for each host that failed.
 
-        `doing` is shown of one that takes long.
+        `doing` is shown for a host that takes long.
         """
         reads = any(isinstance(question, OfferShare | DigestShare) for question in asked.values())
         transfer = FileTransfer(self._ranks, self._go_on, partial(_trouble, reads=reads))
@@ -548,7 +553,7 @@ class HeadShare:
 
 
 def _trouble(rank: Rank, host: str, error: Exception | None, *, reads: bool) -> str:
-    """What is wrong with a host whose rank has given this error, or is dead; see `_explained`."""
+    """The message for a host whose rank returned this error, or is dead (None); see `_explained`."""
     if error is None:
         return DIED.format(host, rank.rank, "")
     if isinstance(error, RequestFailed):
@@ -557,7 +562,7 @@ def _trouble(rank: Rank, host: str, error: Exception | None, *, reads: bool) -> 
 
 
 def _digests(reply: Reply[ShareDigests]) -> dict[int, bytes]:
-    """By the number of the file."""
+    """The digests in the reply, by file number."""
     data = bytes(reply.buffers[0])
     return {number: data[place * DIGEST : (place + 1) * DIGEST] for place, number in enumerate(reply.answer.files)}
 
@@ -578,7 +583,7 @@ def _in_the_way(refused: Sequence[tuple[bytes, str]], there: ShareAccepted, sour
 
 
 def _explained(said: str, *, reads: bool = False) -> str:
-    """What a host says went wrong when it `reads` what is shared, or writes it, with what to do."""
+    """A host's error when it `reads` the shared files, or else writes them, followed by advice."""
     advice = ""
     if reads:
         advice = " Let its user read it, or choose another host with --from." if "Permission denied" in said else ""
@@ -592,5 +597,5 @@ def _explained(said: str, *, reads: bool = False) -> str:
 
 
 def _all(hosts: Sequence[str]) -> str:
-    """``mac2 and mac3``."""
+    """The hosts as a list: ``mac2 and mac3``."""
     return " and ".join(filter(None, [", ".join(hosts[:-1]), *hosts[-1:]]))

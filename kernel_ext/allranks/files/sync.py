@@ -1,7 +1,7 @@
 """Keep a copy of the notebook's working folder on each host whose ranks do not have the folder itself.
 
 One rank of each host receives the files for all of its ranks. Hosts that share a folder get one copy. Files are first
-brought to all hosts and only then put in place, so that where one cannot take them, all keep what they had.
+sent to all hosts and only then put in place, so that if one host cannot store them, all hosts keep their old files.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ from .result import HostSync, SyncResult, files_text, names
 from .transfer import FileTransfer, batches
 
 TRIES = 5
-"""Of a sync in which a file is changed while it is read."""
+"""Attempts to sync while files are being changed."""
 WITHIN = 600.0
-"""Seconds a host gets to answer: to put many files in place may take long."""
+"""Timeout, in seconds, for a host's answer, since it may take long to put many files in place."""
 
 
 @dataclass
 class _There:
-    """What is known of the folder on one host."""
+    """The known state of the folder on one host."""
 
     opened: FolderOpened
     rank: int
-    """The rank that receives for it."""
+    """The rank that receives files for the host."""
     files: dict[str, Stamp] = field(default_factory=dict)
     refused: dict[str, tuple[Stamp | None, str]] = field(default_factory=dict)
-    """Files that are left as they are there, and why. Not tried again until the notebook's, noted here, changes."""
+    """Files that the host kept: the notebook's stamp, and why. Not sent again until the notebook's file changes."""
     leader: str = ""
-    """The host that gets the files, where both share the folder."""
+    """The host that receives the files, if this host shares its folder."""
 
 
 class FileChanged(CannotCopy):
-    """A file was changed while it was read; the folder is to be read again."""
+    """A file was changed while it was read; the folder must be read again."""
 
 
 class FolderSync:
     """The copies of `folder`.
 
-    `works_in` is the working folder of ranks without a copy, and `named` whether the user chose it. `placed` gets, for
-    each host, the folder in which its ranks work; those that start later are to begin there.
+    `works_in` is the working folder of ranks without a copy, and `named` whether the user chose it. `placed` is filled
+    with the folder in which each host's ranks work; ranks that start later begin there.
     """
 
     def __init__(self, folder: Folder, *, works_in: str, named: bool, placed: dict[str, str]) -> None:
@@ -84,32 +84,32 @@ class FolderSync:
         """Whether hosts have begun to put the files of the last sync in place."""
 
     def _target(self, host: str) -> str:
-        """Where the folder is on a host that lacks it: a folder of its own for each of the notebooks' folders."""
+        """The folder of the copy on a host: if none was named, a separate one for each notebook's folder."""
         if self._named or host in self._cwds:
             return self._cwd(host)
         return f"~/allranks/{self.folder.path.name}-{self._origin}"
 
     def _cwd(self, host: str) -> str:
-        """Where ranks of a host work that has no copy."""
+        """The working folder of a host's ranks if the host has no copy."""
         return self._cwds.get(host, self._works_in)
 
     @property
     def _origin(self) -> str:
-        """Names the notebook's folder among those of all machines."""
+        """An id of the notebook's folder that differs from the ids of other folders and machines."""
         path = f"{platform.node()}:{self.folder.path}"
         return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
 
     def forget(self) -> None:
-        """Look at each host again."""
+        """Forget the state of all hosts, so that the next sync asks them again."""
         self._there.clear()
 
     def bring(
         self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
     ) -> SyncResult:
-        """Send what has changed. Raises CannotCopy, and what `go_on` raises.
+        """Send the changes. Raises CannotCopy, and what `go_on` raises.
 
-        Until files are put in place (`putting_in_place`), no host has changed then. `progress` is called with a line
-        before a host gets files for the first time.
+        If it raises before `putting_in_place` is set, no host has changed. `progress` is called with a line before a
+        host gets files for the first time.
         """
         for tries_left in reversed(range(TRIES)):
             self.putting_in_place = False
@@ -126,7 +126,7 @@ class FolderSync:
         self, transfer: FileTransfer, contents: Contents, overwrite: bool, progress: Callable[[str], None]
     ) -> SyncResult:
         first, shown = self._open(transfer, contents), transfer.ranks.monitor.shown_as
-        for there in self._leaders().values():  # others' files are not ours to report once the notebook has none
+        for there in self._leaders().values():  # a file that is not ours is reported only if the notebook has it
             there.refused = {
                 path: (stamp, why)
                 for path, (stamp, why) in there.refused.items()
@@ -153,7 +153,7 @@ class FolderSync:
     # What each host has.
 
     def _open(self, transfer: FileTransfer, contents: Contents) -> list[str]:
-        """Find out what hosts have that are not known yet; returns these."""
+        """Ask the hosts whose state is not known which files they have; return these hosts."""
         alive = dict[str, int]()
         for rank in transfer.ranks.monitor.ranks:
             if rank.dead is None:
@@ -196,7 +196,7 @@ class FolderSync:
             there.files = {os.fsdecode(each.path): _stamp(each) for each in answer.files}
             there.refused = {os.fsdecode(each.path): (_stamp(each), CHANGED) for each in answer.changed}
             if answer.made:
-                self._placed.pop(host, None)  # its ranks would stay in the folder that was removed
+                self._placed.pop(host, None)  # its ranks must leave the old folder, which was removed
         return list(new)
 
     def _is_inside(self, works_in: str) -> bool:
@@ -204,7 +204,7 @@ class FolderSync:
         return target != folder and os.path.commonpath([target, folder]) == folder
 
     def _leaders(self) -> dict[str, _There]:
-        """One host for each folder that is a copy."""
+        """The hosts that receive files: one for each copy of the folder."""
         return {host: there for host, there in self._there.items() if not (there.opened.same or there.leader)}
 
     def _plan(self, there: _There, contents: Contents, overwrite: bool) -> _Plan:
@@ -220,9 +220,9 @@ class FolderSync:
         return _Plan(send, sum(contents.files[path].size for path in send), remove)
 
     def _is_gone(self, path: str, contents: Contents) -> bool:
-        """Whether there is no such file, or a folder in its place, or a link in the place of a folder.
+        """Whether the file no longer exists: it is missing, now a folder, or below a path that is now a file or a link.
 
-        A file server that is away, or a folder that cannot be read, says nothing of its files.
+        An unreachable file server, or a folder that cannot be read, does not count.
         """
         file, parts = self.folder.path / path, path.split("/")
         if any("/".join(parts[:end]) in contents.files for end in range(1, len(parts))):
@@ -243,7 +243,7 @@ class FolderSync:
 
         def put(rank: int) -> None:
             pieces = self._pieces(plans[hosts[rank]], contents)
-            messages = batches(pieces, CHUNK, lambda each: len(each[1]))  # each goes in one frame
+            messages = batches(pieces, CHUNK, lambda each: len(each[1]))  # each fits in one frame
             questions = (
                 (PutPieces(folder=folders[rank], transfer=name, pieces=list(each)), data)
                 for each, data in (zip(*message, strict=True) for message in messages)
@@ -260,13 +260,13 @@ class FolderSync:
             transfer.move({rank: plans[host].nbytes for rank, host in hosts.items()}, put, "sent")
         except BaseException:
             for rank, host in hosts.items():
-                self._there.pop(host)  # and what it has is looked at again
+                self._there.pop(host)  # the next sync asks again what the host has
                 transfer.ranks.ask([rank], DropFiles(folder=folders[rank], transfer=name))
             raise
         return self._commit(transfer, name, contents, plans, overwrite)
 
     def _pieces(self, plan: _Plan, contents: Contents) -> Iterator[tuple[Piece, bytes]]:
-        """The content of all files."""
+        """The content of all files to send."""
         for number, path in enumerate(plan.send):
             offset = 0
             for data in self._content(path, contents.files[path], plan):
@@ -274,7 +274,7 @@ class FolderSync:
                 offset += len(data)
 
     def _content(self, path: str, stamp: Stamp, plan: _Plan) -> Iterator[bytes]:
-        """Parts of the file; none of one that is gone. Raises CannotCopy, and FileChanged."""
+        """The file's content in parts; none if the file is gone. Raises CannotCopy, and FileChanged."""
         file = self.folder.path / path
         try:
             if stamp.mode == LINK:
@@ -293,7 +293,7 @@ class FolderSync:
             raise CannotCopy(
                 f"{path} cannot be read here ({error.strerror}). Name it in .gitignore, or let it be read."
             ) from None
-        # Of a log that grows, ranks may get the beginning, but a module must be one that the user has saved.
+        # A growing log may be sent in part, but a module must be as the user has saved it.
         changed = (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns)
         if left or (changed and path.endswith(".py")):
             raise FileChanged(
@@ -336,7 +336,7 @@ class FolderSync:
             )
         except BaseException:
             for host in plans:
-                self._there.pop(host)  # each is asked what it has, before the next sync
+                self._there.pop(host)  # the next sync asks again what each host has
             raise
         results = {}
         for host, plan in plans.items():
@@ -357,7 +357,7 @@ class FolderSync:
     # Where ranks work.
 
     def _place(self, transfer: FileTransfer) -> None:
-        """Have the ranks of hosts that have got the folder work in it, once: those that start later begin there."""
+        """Make the ranks of hosts with a new copy enter it; ranks that start later begin there."""
         ranks = transfer.ranks
         folders = {host: there.opened.folder for host, there in self._there.items() if not there.opened.same}
         new = {host: folder for host, folder in folders.items() if self._placed.get(host) != folder}
@@ -372,7 +372,7 @@ class FolderSync:
         self._placed.update({host: folder for host, folder in new.items() if host not in later})
 
     def _explained(self, rank: Rank, host: str, error: Exception | None) -> str:
-        """What a host said, and what to do."""
+        """The message, with advice, for a rank's error, or for a dead rank (None)."""
         if error is None:
             return f"{host}: rank {rank.rank}, which receives for its host, has died. %distributed heal replaces it."
         if isinstance(error, RequestFailed):
@@ -389,11 +389,11 @@ class _Plan:
     nbytes: int
     remove: Sequence[str]
     vanished: set[str] = field(default_factory=set)
-    """Files that were gone when they were to be sent."""
+    """Files that no longer existed when they were to be sent."""
 
 
 def _alike_plans(plans: Mapping[str, _Plan]) -> Iterable[tuple[tuple[int, int], list[str]]]:
-    """Hosts that get as much."""
+    """Groups of hosts that get the same number of files and bytes."""
     return alike({host: (len(plan.send), plan.nbytes) for host, plan in plans.items()}).items()
 
 

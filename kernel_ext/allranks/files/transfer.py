@@ -1,4 +1,4 @@
-"""What a sync, a fetch and a share have in common: they ask ranks about files, and the first two move files."""
+"""The common part of sync, fetch and share: it asks ranks about files, and moves files for the first two."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_widgets import human_bytes
 
 AHEAD = 8
-"""Questions that one rank has open at a time, so that it does not wait for the next part of a file."""
+"""Maximum number of open questions per rank, so that the rank need not wait for the next part of a file."""
 
 MOST_IN_ONE = 400
-"""Parts of files in one message: each costs some time there."""
+"""Maximum number of file parts in one message, since the rank needs some time for each."""
 A = TypeVar("A", bound=Answer)
 Part = TypeVar("Part")
 
 
 def unsaid(_rank: int) -> str:
-    """Shows nothing of a rank."""
+    """Show nothing for a rank."""
     return ""
 
 
@@ -52,11 +52,11 @@ class _Stopped(Exception):
 
 
 class FileTransfer:
-    """One transfer. While it waits, it calls `go_on` often, which may raise to stop it.
+    """One transfer. While it waits, it often calls `go_on`, which may raise to stop it.
 
-    `explain` returns the message for an error that came in place of a rank's answer, or, with None, for a rank that is
-    dead; it gets the name by which status shows the rank's host. All but `move` and `stream` wait at most `within`
-    seconds.
+    `explain` returns the message for an error that a rank returned instead of an answer, or, given None, for a dead
+    rank. Its second argument is the rank's host as status shows it. All methods but `move` and `stream` wait at most
+    `within` seconds.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class FileTransfer:
         self._moved: dict[int, int] = {}
 
     def answers(self, questions: Mapping[int, Question[A]], doing: Callable[[int], str] = unsaid) -> dict[int, A]:
-        """What each rank answers to its question. Raises CannotCopy, with a line for each that could not.
+        """The answer of each rank to its question. Raises CannotCopy with a line for each rank that failed.
 
-        `doing` is what is shown of a rank that takes long.
+        `doing` returns the text that is shown for a rank that takes long.
         """
         return {rank: reply.answer for rank, reply in self.replies(questions, (), doing).items()}
 
@@ -84,7 +84,7 @@ class FileTransfer:
         buffers: Sequence[Buffer] = (),
         doing: Callable[[int], str] = unsaid,
     ) -> dict[int, Reply[A]]:
-        """As `answers`, with the answers' buffers; each question goes with these `buffers`."""
+        """Same as `answers`, with the answers' buffers; `buffers` are sent with each question."""
         given, failed = self.outcomes(questions, buffers, doing)
         _raise_all([*failed.values()])
         return given
@@ -95,7 +95,7 @@ class FileTransfer:
         buffers: Sequence[Buffer] = (),
         doing: Callable[[int], str] = unsaid,
     ) -> tuple[dict[int, Reply[A]], dict[int, CannotCopy]]:
-        """As `replies`, with the errors of the ranks that could not answer."""
+        """Same as `replies`, but returns the errors of the ranks that failed instead of raising them."""
         return self._settled({rank: self._ask(rank, question, buffers) for rank, question in questions.items()}, doing)
 
     def settled(self, asked: Mapping[int, Future[Reply[A]]]) -> dict[int, Reply[A]]:
@@ -131,9 +131,9 @@ class FileTransfer:
     ) -> None:
         """Call `work` with each rank, in a thread of its own, until all are done, one fails, or `go_on` raises.
 
-        Shows how many of its `nbytes` each rank has moved, followed by `done`: "sent", for instance; or the `line` of
-        each. Raises CannotCopy with a line for each failure, or another error that `work` raised. Call it once for each
-        transfer.
+        Shows for each rank how many of its `nbytes` it has moved, followed by `done` ("sent", for instance), or else
+        its `line`. Raises CannotCopy with a line for each failure, or another error that `work` raised. May be called
+        only once for each transfer.
         """
         self._moved = dict.fromkeys(nbytes, 0)
 
@@ -155,7 +155,7 @@ class FileTransfer:
         _raise_all([error for each in under_way if (error := each.exception())])
 
     def stream(self, rank: int, questions: Iterable[tuple[Question[A], Sequence[Buffer]]]) -> Iterator[Reply[A]]:
-        """Yield the answers to these questions, in order; `AHEAD` of them are under way. For the threads of `move`."""
+        """Yield the replies to these questions, in order; up to `AHEAD` are open. For the threads of `move`."""
         to_send, under_way = iter(questions), deque[tuple[int, Future[Reply[A]]]]()
         while True:
             if self._stop.is_set():
@@ -172,7 +172,7 @@ class FileTransfer:
                 yield reply
 
     def _ask(self, rank: int, question: Question[A], buffers: Sequence[Buffer] = ()) -> Future[Reply[A]]:
-        """The future has the answer or its error: CannotCopy where the rank is dead."""
+        """Ask a rank; the future gets the reply or an error, CannotCopy if the rank is dead."""
         asked = self.ranks.ask([rank], question, buffers)
         if rank not in asked:
             asked[rank] = Future()
@@ -180,7 +180,7 @@ class FileTransfer:
         return asked[rank]
 
     def _reply(self, rank: int, answer: Future[Reply[A]]) -> Reply[A]:
-        """Raises CannotCopy for an error, and where there is no answer yet."""
+        """The reply. Raises CannotCopy for an error, and if there is no reply yet."""
         try:
             return answer.result(0)
         except (RequestFailed, ConnectionError, TimeoutError) as error:
@@ -192,7 +192,7 @@ class FileTransfer:
 
 
 def _raise_all(errors: Sequence[BaseException]) -> None:
-    """Raise an error of another type as it is, or one CannotCopy for all; a kind of it that all are is kept."""
+    """Raise the first error that is no CannotCopy, or one CannotCopy for all, of their type if all have the same."""
     errors = [error for error in errors if not isinstance(error, _Stopped)]
     if others := [error for error in errors if not isinstance(error, CannotCopy)]:
         raise others[0]

@@ -1,6 +1,7 @@
-"""What is known of the ranks, and what is done about it: stalls, consistency, forming, healing, unblocking.
+"""The state of the ranks and what acts on it: stalls, consistency checks, forming, healing, unblocking.
 
-Runs in: the notebook's kernel, beside the code that shows things.
-Called by: ``cluster`` and the rooms of the verbs; ``notebook`` looks at its state.
-May call: ``hosts``, ``messages`` and ``allranks_backends``. It draws nothing and asks no user.
+Runs in: the notebook's kernel, next to the code that displays things.
+Called by: ``cluster`` and the subpackages of single verbs (``discovery``, ...); ``notebook`` reads its state.
+May call: ``hosts``, ``messages``, ``allranks_backends``, ``allranks_widgets`` for formatted figures. It draws
+nothing and never asks the user.
 """

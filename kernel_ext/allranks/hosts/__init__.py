@@ -1,4 +1,4 @@
-"""Machines, and the processes on them: over ssh, on this machine, or joined; host processes; ipyparallel's controller.
+"""Hosts (over ssh, this machine, or joined), the host processes on them, and ipyparallel's controller.
 
 Runs in: the notebook's kernel, except ``controller``, which is a process of its own.
 Called by: ``head``, ``discovery``, ``cluster``.

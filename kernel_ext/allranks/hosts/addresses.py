@@ -1,4 +1,4 @@
-"""At which address each host is reached by the others, where none was named. Pure: no sockets."""
+"""Choose the address at which the other hosts reach each host, if none was named. Pure: no sockets."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """What a host says of its own network."""
+    """The network as a host reports it."""
 
     own: Sequence[str]
     """Its IPv4 addresses with their networks, ``10.0.0.3/24``."""
     used: str | None = None
-    """The address at which the notebook's connection arrived; through a proxy or over IPv6 that is none of `own`."""
+    """The address at which the notebook's connection arrived; behind a proxy or over IPv6 it is not in `own`."""
 
 
 def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
-    """The address of each host, by name; a host that has none is left out.
+    """The address of each host, by name; a host without addresses is left out.
 
-    On a network that all of them share if there is one, by preference the one that the notebook's connections use.
-    Otherwise each keeps the address that its connection used, where that is its own, and the network must route.
+    If all hosts share a network, the addresses are on it, preferably on the network that the notebook's connections
+    use. Otherwise each host gets the address that its connection used if that is its own, else its first address,
+    and the network must route between them.
     """
     if shared := shared_networks(hosts):
         return shared[0]
@@ -36,7 +37,7 @@ def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
 
 
 def shared_networks(hosts: Mapping[str, HostNetwork]) -> list[dict[str, str]]:
-    """The address of each host in every network that all of them share, those first that the connections use."""
+    """The hosts' addresses in each network that all of them share; networks that the connections use come first."""
     own = {name: [IPv4Interface(address) for address in told.own] for name, told in hosts.items()}
     shared: dict[object, dict[str, str]] = {}
     for interface in next(iter(own.values()), []):
@@ -46,7 +47,7 @@ def shared_networks(hosts: Mapping[str, HostNetwork]) -> list[dict[str, str]]:
             for each in reversed(mine)
             if each.network == interface.network
         }
-        # Docker's and libvirt's own networks are on every host, and every host is .1 there: they join no hosts.
+        # Docker's and libvirt's own networks exist on every host, each host is .1 in them, and they connect no hosts.
         if len(there) == len(hosts) == len(set(there.values())):
             shared.setdefault(interface.network, _as_used(there, own, hosts))
     return sorted(shared.values(), key=lambda there: -sum(hosts[name].used == there[name] for name in there))
@@ -55,7 +56,7 @@ def shared_networks(hosts: Mapping[str, HostNetwork]) -> list[dict[str, str]]:
 def _as_used(
     there: Mapping[str, str], own: Mapping[str, Sequence[IPv4Interface]], hosts: Mapping[str, HostNetwork]
 ) -> dict[str, str]:
-    """With the address that the connection used, where a host has several on that network."""
+    """Replace the address of each host that has several on that network by the one that its connection used."""
     chosen = dict(there)
     for name, told in hosts.items():
         network = next(each.network for each in own[name] if str(each.ip) == there[name])

@@ -1,7 +1,7 @@
 """ipyparallel's controller as one process: schedulers and heartbeat on threads instead of nine processes.
 
-Reads its settings as one JSON line from standard input and ends when that is closed, so it never outlives the host
-process that started it.
+Reads its settings as one JSON line from standard input and exits when standard input closes, so it never outlives the
+host process that started it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import threading
 import traceback
 from typing import Any
 
-# Only the scheduler's weighted scheme uses numpy, and does without where there is none (ipyparallel 9.2). Ours does not
-# weigh, and importing numpy would take a third of the controller's start.
+# Only the scheduler's weighted scheme uses numpy, and it works without numpy too (ipyparallel 9.2). This controller
+# uses another scheme, and importing numpy would take a third of its start-up time.
 sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 
 from ipyparallel.controller import app as controller_app  # noqa: E402
@@ -29,7 +29,7 @@ class Controller(IPController):
     def init_hub(self) -> None:
         super().init_hub()
         process: Any = self.heartmonitor_process
-        # Engines out of reach would be a line of its log each second.
+        # At a lower level it would log one line per second for each unreachable engine.
         settings = {**process._kwargs, "log_level": logging.ERROR}
         self.heartmonitor_process: Any = threading.Thread(target=process._target, kwargs=settings, daemon=True)
 
@@ -38,21 +38,24 @@ class Controller(IPController):
         super().init_schedulers()
 
     def construct_url(self, kind: str, channel: str, index: int | None = None) -> str:
-        """With a colon for Unix sockets too: engines and clients connect there, ipyparallel 9.2 listens at a dash."""
+        """Return the URL, with a colon for Unix sockets too.
+
+        Engines and clients connect to the path with the colon, but ipyparallel 9.2 binds the path with a dash.
+        """
         info = {"engine": self.engine_info, "client": self.client_info, "internal": self.internal_info}[kind]
         return f"{info['interface']}:{info[channel] if index is None else info[channel][index]}"
 
     def terminate_children(self) -> None:
-        """There are none: everything runs on threads of this process."""
+        """Do nothing, since everything runs on threads of this process."""
 
     def handle(self) -> None:
-        """Forget each engine that the host process names, one a line; end when it does."""
+        """Unregister the engines that the host process names on standard input, one per line; exit when it ends."""
         for line in sys.stdin.buffer:
             self.loop.add_callback(self._forget, line.strip())
         os._exit(0)
 
     def _forget(self, ident: bytes) -> None:
-        """A dead engine does not unregister, and a client that asked all engines would wait for it indefinitely."""
+        """Unregister a dead engine, which cannot do so itself; a request to all engines would wait for it forever."""
         registering = {engine.ident: engine.id for engine in self.hub.incoming_registrations.values()}
         if (number := self.hub.by_ident.get(ident, registering.get(ident))) is not None:
             self.hub.unregister_engine(ident, {"content": {"id": number}})
@@ -60,7 +63,7 @@ class Controller(IPController):
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    # init_hub sleeps 0.25 s "to connect the db" (ipyparallel 9.2); ours keeps no db.
+    # init_hub sleeps 0.25 s "to connect the db" (ipyparallel 9.2); this controller has no db.
     controller_app.time = _NoSleep
     controller = Controller(config=_config(settings), log_level=40)
     controller.engine_info, controller.client_info = settings["engine_info"], settings["client_info"]
@@ -72,7 +75,7 @@ def main() -> None:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # a usual end would wait for the thread that reads standard input
+        os._exit(1)  # a normal exit would wait for the thread that reads standard input
 
 
 class _NoSleep:
@@ -101,7 +104,8 @@ def _config(settings: dict[str, Any]) -> Config:
             key.encode() for key in settings["curve"]
         )
     config.HeartMonitor.period = settings["heartbeat_ms"]
-    # Silence says nothing: a rank may be stopped, or its host out of reach. Those that end are forgotten by name.
+    # A missed heartbeat does not mean a dead engine: its rank may be stopped, or its host out of reach. The host
+    # process names the engines that end (see `handle`).
     config.HeartMonitor.max_heartmonitor_misses = 1 << 40
     return config
 

@@ -1,4 +1,4 @@
-"""The notebook's end of one host process: orders down, events up."""
+"""The notebook's end of one host process: sends orders, receives events."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ from allranks.messages.wire import NotUnderstood
 
 @dataclass(frozen=True)
 class HostGone:
-    """A host process is no more."""
+    """A host process has ended, or can no longer be reached."""
 
     because: str = ""
     code: int = 0
-    """Of this machine's, as in `subprocess.Popen.returncode`."""
+    """Exit code of this machine's host process, as in `subprocess.Popen.returncode`; 0 for other hosts."""
 
 
 @dataclass(frozen=True)
 class HostAway:
-    """A host cannot be reached at the moment (`why`, after a try); its ranks go on, and it is tried again."""
+    """A host is out of reach (`why`, after a failed attempt); its ranks continue, and attempts are repeated."""
 
     why: str = ""
 
 
 @dataclass(frozen=True)
 class HostBack:
-    """A host that was away is reached again."""
+    """A host that was away is connected again."""
 
 
 @dataclass(frozen=True)
 class RankLost:
-    """A rank went with the process that its scheduler had started."""
+    """A rank was lost together with the process that its scheduler had started."""
 
     rank: int
     pid: int
@@ -75,15 +75,15 @@ class RankLost:
 HostReport: TypeAlias = HostEvent | HostGone | HostAway | HostBack | RankLost
 OnEvent = Callable[[HostReport], None]
 ANSWER_WITHIN, GONE_WITHIN = 10.0, 8.0
-"""Seconds a host process gets to answer, and to end everything before it is killed itself."""
+"""Timeouts, in seconds: for a host process to answer, and to end everything before it is killed itself."""
 
 
 def unheard(_event: HostReport) -> None:
-    """Before `PipedHost.follow`, which reads the first event."""
+    """Placeholder until `PipedHost.follow` sets the real handler; no event is read before that."""
 
 
 class HostEnd:
-    """The notebook's end of one host process: orders down, events up. How they travel is for subclasses to say."""
+    """The notebook's end of one host process: sends orders, receives events. Subclasses provide the connection."""
 
     def __init__(self, name: str, on_event: OnEvent) -> None:
         self.name = name
@@ -93,23 +93,23 @@ class HostEnd:
         self._living: set[int] = set()
         self._ended_pids: set[int] = set()
         self._starting: set[str] = set()
-        """What it was ordered to start and has not reported yet, named as in `Present`."""
+        """Processes that it was ordered to start and has not yet reported as started, named as in `Present`."""
         self._answers: dict[int, HostAnswer] = {}
         self._questions = itertools.count(1)
         self.directory = Path()
-        """Its private folder, on that host."""
+        """The host process's private folder, on its host."""
         self.engine_info: dict[str, Any] = {}
-        """How an engine there reaches the controller."""
+        """Connection info with which an engine on the host reaches the controller."""
         self.lifeline_url = ""
-        """How a rank there reaches the notebook."""
+        """URL at which a rank on the host reaches the notebook."""
         self.printed: deque[str] = deque(maxlen=5)
-        """The last lines that came and are no events."""
+        """The last lines received that are not events."""
         self._speaks = True
-        """Whether a line that looks like an event is one: it is not a login shell's."""
+        """Whether a line that looks like an event comes from the host process; False while a login shell may print."""
         self.trouble = ""
-        """Why it could not carry out an order."""
+        """Why the host process could not carry out an order; empty if it could."""
         self.ended: HostGone | None = None
-        """How the host process ended, once it has."""
+        """How the host process ended; None while it runs."""
 
     def keep(
         self,
@@ -120,25 +120,26 @@ class HostEnd:
         saver: Sequence[str] = (),
         says: str = "",
     ) -> Callable[[], HostAnswer | None]:
-        """Have it outlive this process by the `lease`, and `longer` itself; `file` is removed when it ends.
+        """Have ranks outlive this process by `lease` seconds (None: indefinitely), the host process by `longer` more.
 
-        When the lease has run out, it runs the command `saver`, which writes to the file `says`.
+        `file` is removed when the host process ends. When the lease has expired, the host process runs the command
+        `saver`, whose output goes to the file `says`.
 
-        The function returned waits until it does: until then its ranks end with the connection to it.
+        Returns a function that waits for the confirmation. Until then, the ranks end with the connection.
         """
         return self._ask(Keep(lease, str(file) if file is not None else None, longer, list(saver), says))
 
     def describe(self, order: Describe) -> None:
-        """Have it write down which cluster it belongs to."""
+        """Have the host process write down which cluster it belongs to."""
         self._order(order)
 
     def start(self, ranks: Sequence[RankConfig]) -> None:
-        """Start one engine for each of these."""
+        """Start one engine for each of `ranks`."""
         self._starting |= {f"rank {each.rank}" for each in ranks}
         self._order(Start(list(ranks)))
 
     def launch(self, command: Sequence[str], env: Mapping[str, str], ranks: Sequence[RankConfig]) -> None:
-        """Start all ranks through a launcher such as mpirun; `{join}` in `command` is the file they read."""
+        """Start all ranks through a launcher such as mpirun; `{join}` in `command` becomes the file that ranks read."""
         self._starting.add("launcher")
         join = str(self.directory / "ranks.json")
         self._order(Launch([part.replace("{join}", join) for part in command], dict(env), list(ranks), join))
@@ -147,7 +148,7 @@ class HostEnd:
         self._order(Signal(pid, number))
 
     def ports(self, count: int) -> list[int]:
-        """Free TCP ports of that host. Raises CannotStart where it does not answer."""
+        """Return `count` free TCP ports of the host. Raises CannotStart if it does not answer."""
         answer = self._answer(Ports(count))
         if answer is None:
             if not self.alive:
@@ -158,17 +159,17 @@ class HostEnd:
         return list(answer.ports)
 
     def offer(self, cluster: str, ranks: Sequence[RankConfig]) -> None:
-        """Lay these settings where the ranks of a launcher find them there. Raises CannotStart."""
+        """Write the settings of `ranks` where ranks that a launcher starts there find them. Raises CannotStart."""
         if self._answer(Offer(cluster, list(ranks))) is None:
             raise CannotStart(f"{self.name} could not write its ranks' settings.")
 
     def runs(self, pid: int) -> bool:
-        """Whether there is such a process on that host, as far as it answers."""
+        """Whether process `pid` runs on the host; if the host does not answer, whether it is alive."""
         answer = self._answer(Runs(pid))
         return self.alive if answer is None else answer.pid == pid
 
     def wait_ended(self, pid: int, within: float) -> bool:
-        """Wait until a process that a launcher started there has ended; whether it has."""
+        """Wait up to `within` seconds for a process that a launcher started to end; returns whether it has."""
         deadline = time.monotonic() + within
         while self.runs(pid):
             if time.monotonic() > deadline:
@@ -177,14 +178,14 @@ class HostEnd:
         return True
 
     def _answer(self, order: HostOrder) -> HostAnswer | None:
-        """Give an order and wait for its answer; not where the host is away."""
+        """Send an order and return its answer; None if the host is away or does not answer in time."""
         return None if self.away else self._ask(order)()
 
     def _ask(self, order: HostOrder) -> Callable[[], HostAnswer | None]:
-        """Give an order, now or when the host is reached again.
+        """Send an order now, or when the host is reached again.
 
-        The function returned waits for the answer, which carries the number of the question: one may come too late.
-        It does not wait where the host is away.
+        Returns a function that waits for the answer. Orders and answers are matched by number, since an answer may
+        come too late. The function does not wait while the host is away.
         """
         question = next(self._questions)
         self._order(order, question)
@@ -199,23 +200,23 @@ class HostEnd:
         return answer
 
     def wait_started(self, within: float) -> None:
-        """Wait until it has reported all that it was ordered to start, and that is handled; not where it is away."""
+        """Wait until every process that was ordered is reported and handled; returns at once if the host is away."""
         with self._changed:
             self._changed.wait_for(lambda: not self._starting or self._gone.is_set() or self.away, within)
 
     def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
-        """Wait until these processes have ended; returns those that have not, none where the host is away."""
+        """Wait for processes to end; returns the pids that still run, none if the host is away or gone."""
         wanted = set(pids)
         with self._changed:
             self._changed.wait_for(lambda: not wanted & self._living or self._gone.is_set() or self.away, within)
             return set() if self._gone.is_set() or self.away else wanted & self._living
 
     def forget(self, uuids: Sequence[str]) -> None:
-        """These engines have ended: ipyparallel's clients must not wait for them."""
+        """Report engines as ended, so that ipyparallel's clients do not wait for them."""
         self._order(Forget(list(uuids)))
 
     def end(self) -> None:
-        """End every process and remove every file; returns when they are gone."""
+        """End every process and remove every file; returns when they are gone, or after `GONE_WITHIN` seconds."""
         self._order(End())
         self._gone.wait(GONE_WITHIN)
 
@@ -225,7 +226,7 @@ class HostEnd:
 
     @property
     def away(self) -> bool:
-        """Whether it cannot be reached at the moment: what it is ordered is carried out when it can be."""
+        """Whether the host is out of reach at the moment; orders are carried out once it is reached again."""
         return False
 
     @property
@@ -233,14 +234,14 @@ class HostEnd:
         return not self._gone.is_set()
 
     def log(self) -> str:
-        """What the host process complained of, if anything."""
+        """The errors that the host process reported; empty if none."""
         return self.trouble
 
     def _order(self, order: HostOrder, number: int | None = None) -> None:
         raise NotImplementedError
 
     def _hear(self, event: HostEvent) -> None:
-        """Take an event of the host process in, and pass it on."""
+        """Handle an event of the host process, and pass it on."""
         if isinstance(event, Present):
             self._catch_up(event)
         self._on_event(event)
@@ -259,11 +260,11 @@ class HostEnd:
                     self._answers[number] = event
                 case Trouble(text):
                     self.trouble = last_line(text)
-                    self._starting.clear()  # it may have been about these
+                    self._starting.clear()  # the failed order may be their start
             self._changed.notify_all()
 
     def _catch_up(self, present: Present) -> None:
-        """Hear what was missed: what has been started, and what has ended."""
+        """Handle missed events: processes that were started, and processes that ended."""
         for name, pid in present.processes.items():
             kind, _, number = name.partition(" ")
             if kind == "rank" and pid not in self._living:
@@ -274,26 +275,26 @@ class HostEnd:
                 self._hear(ended)
 
     def _hear_all(self, reader: IO[bytes]) -> bool:
-        """Hear what comes, until there is no more; returns whether the host process said that it ends."""
+        """Handle events until `reader` ends; returns whether the host process announced its end."""
         for line in reader:
             try:
                 event = read_event(line)
             except NotUnderstood as error:
                 if self._speaks and begins_event(line) >= 0:
                     self._hear(Trouble(f"{error}: it may have another version of allranks"))
-                elif printed := line.decode(errors="replace").strip():  # by a login shell
+                elif printed := line.decode(errors="replace").strip():  # output of a login shell
                     self.printed.append(printed)
                 continue
             if isinstance(event, Gone):
                 return True
             try:
                 self._hear(event)
-            except Exception:  # without this thread no death on that host would be known
+            except Exception:  # this thread must go on, or no death on that host would be noticed
                 logging.getLogger("allranks").exception("an event of %s could not be handled", self.name)
         return False
 
     def _has_gone(self) -> None:
-        """The host process is no more, or unreachable."""
+        """Report that the host process has ended or can no longer be reached."""
         self._gone.set()
         with self._changed:
             self._changed.notify_all()
@@ -305,12 +306,12 @@ class HostEnd:
 
 
 def last_line(text: str) -> str:
-    """The line of a traceback that says what went wrong."""
+    """The last line of a traceback, which says what went wrong."""
     return (text.strip().splitlines() or [""])[-1]
 
 
 class PipedHost(HostEnd):
-    """A host process whose orders and events are JSON lines of two streams."""
+    """A host process that receives orders and sends events as JSON lines over two streams."""
 
     def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes]) -> None:
         super().__init__(name, unheard)
@@ -319,7 +320,7 @@ class PipedHost(HostEnd):
         self._lock = threading.Lock()
 
     def follow(self, on_event: OnEvent) -> None:
-        """Hear its events, in a thread."""
+        """Start the thread that handles its events."""
         self._on_event = on_event
         threading.Thread(target=self._listen, name=f"allranks-host-{self.name}", daemon=True).start()
 
@@ -331,7 +332,7 @@ class PipedHost(HostEnd):
                 self._process.kill()
             try:
                 self._process.wait(GONE_WITHIN)
-            except subprocess.TimeoutExpired:  # an ssh that waits for its tunnels
+            except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
 

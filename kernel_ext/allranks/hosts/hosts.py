@@ -1,4 +1,4 @@
-"""The hosts of one cluster, as far as they are reached: this machine, those logged in to, and those that joined."""
+"""The hosts that one cluster has reached: this machine, hosts that were logged in to, and hosts that joined."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .ssh.reaching import reach
 from .ssh.remote import RemoteHost, SavedHost
 
 CONTROLLER_STAYS = 7 * 86400.0
-"""Seconds that the controller stays longer: it cannot know whether ranks on other hosts still run a cell."""
+"""Extra seconds that the controller stays: it cannot know whether ranks on other hosts still run a cell."""
 
 
 class Hosts:
@@ -44,41 +44,41 @@ class Hosts:
         self.others: dict[str, RemoteHost | JoinedHost] = {}
         """The other hosts, by name."""
         self.listener = listener
-        """Where ranks come in that a scheduler started."""
+        """Accepts ranks started by a scheduler; None if the cluster uses none."""
         self.networks: list[dict[str, str]] = []
-        """The address of each host in every network that they share, where no address was named."""
+        """The hosts' addresses in each network that all share; empty if any address was named."""
 
     def follow(self, on_event: Callable[[str], OnEvent]) -> None:
-        """Hear the events of this machine, and of others once they are reached.
+        """Handle the events of this machine now, and of other hosts once they are reached.
 
-        `on_event` makes, for a host's name, what hears its events.
+        `on_event` takes a host's name and returns the function that handles the host's events.
         """
         self._on_event = on_event
         self.here.follow(on_event(self.here.name))
 
     def end_of(self, host: Host) -> HostEnd:
-        """The notebook's end of that host's process."""
+        """The notebook's end of the host process of `host`."""
         return self.here if host.local else self.others[host.name]
 
     def end_at(self, name: str) -> HostEnd:
-        """The notebook's end of the host process that is called so."""
+        """The notebook's end of the host process named `name`."""
         return self.here if name == self.here.name else self.others[name]
 
     def ports(self, host: Host, count: int) -> list[int]:
-        """Free TCP ports of that host. Raises CannotStart where it does not answer."""
+        """Return `count` free TCP ports of `host`. Raises CannotStart if it does not answer."""
         return self.end_of(host).ports(count)
 
-    # Reaching them.
+    # Reaching hosts.
 
     def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
-        """Wait for the ranks that a scheduler starts; returns the host of each. Raises CannotStart."""
+        """Wait for the ranks that a scheduler starts; returns each rank's host. Raises CannotStart."""
         assert self.listener is not None
         hosts, ends = self.listener.gather(count, timeout, progress, self._on_event)
         self.others.update(ends)
         return hosts
 
     def refill(self, hosts: Sequence[Host]) -> list[Host]:
-        """`hosts`, with those that joined and are gone replaced by what has joined since. Raises CannotStart."""
+        """Return `hosts` with each joined host that is gone replaced by one that joined since. Raises CannotStart."""
         assert self.listener is not None
         joined = {name: end for name, end in self.others.items() if isinstance(end, JoinedHost)}
         placed, living = self.listener.refill(hosts, joined, self._on_event)
@@ -86,7 +86,7 @@ class Hosts:
         return placed
 
     def log_in(self, hosts: Sequence[Host]) -> None:
-        """Log in to those of `hosts` that are not reached, or not any more. Raises CannotStart."""
+        """Log in to each of `hosts` without a living host process. Raises CannotStart."""
         wanted = {host.name: host for host in hosts if not host.local}
         missing = [host for name, host in wanted.items() if name not in self.others or not self.others[name].alive]
         for host in missing:
@@ -106,7 +106,7 @@ class Hosts:
         return interpreter_of(host.python or named)
 
     def keep(self, file: Path) -> None:
-        """Have all of them outlive this process by the lease; `file` tells another one how to attach."""
+        """Have all host processes outlive this process by the lease; `file` tells another process how to attach."""
         lease, stays, saver = self._settings.lease, self._settings.stays, self._settings.saver()
         kept = [end.keep(lease, longer=stays) for end in self.others.values()]
         longer = stays + (CONTROLLER_STAYS if self.others else 0.0)
@@ -115,11 +115,14 @@ class Hosts:
             wait()
 
     def saved(self) -> dict[str, SavedHost]:
-        """What is needed to log in again to those that were logged in to, by name."""
+        """By name, what another head needs to log in again to each ssh host."""
         return {name: end.saved() for name, end in self.others.items() if isinstance(end, RemoteHost)}
 
     def log_in_again(self, hosts: Sequence[Host], saved: Mapping[str, SavedHost], within: float) -> None:
-        """Reach hosts that another head logged in to, and wait for them so many seconds; each is tried on."""
+        """Reconnect to hosts that another head logged in to, and wait up to `within` seconds for all of them.
+
+        Hosts that cannot be reached by then are retried in the background.
+        """
         for host in {host.name: host for host in hosts if host.name in saved}.values():
             self.others[host.name] = RemoteHost.again(
                 host,
@@ -133,10 +136,10 @@ class Hosts:
             if isinstance(end, RemoteHost):
                 end.wait_reached(deadline)
 
-    # What they say of themselves.
+    # What hosts report about themselves.
 
     def with_addresses(self, hosts: Sequence[Host]) -> list[Host]:
-        """`hosts`, with an address for those that have none and others must reach, and the devices of each."""
+        """Return `hosts` with each one's CUDA devices, and an address for each that has none but must be reachable."""
         counts = Counter(host.name for host in hosts)
         devices = {host.name: self._devices(host, counts[host.name]) for host in hosts}
         if all(host.local for host in hosts):
@@ -152,7 +155,7 @@ class Hosts:
         return [replace(host, cuda=devices[host.name]) for host in placed]
 
     def _network(self, host: Host) -> HostNetwork:
-        """The host's network, as far as it matters: addresses that were named, or chosen before, stay."""
+        """The network of `host`, limited to its addresses that were named or chosen before, if there are any."""
         if host.local:
             seen = (end.sees_notebook_at for end in self.others.values() if isinstance(end, RemoteHost))
             told = HostNetwork(own_addresses(), next(filter(None, seen), None))
@@ -162,19 +165,19 @@ class Hosts:
         return HostNetwork(fixed, host.addresses[0]) if fixed else told
 
     def _devices(self, host: Host, ranks: int) -> tuple[str, ...]:
-        """The CUDA devices for so many ranks there; empty where all devices may be used, by one rank each."""
+        """The CUDA devices for `ranks` ranks on `host`; empty if all may be used, each by one rank."""
         environ = {**os.environ, **self._settings.env} if host.local else self._settings.env
         if "CUDA_VISIBLE_DEVICES" in self._settings.env or host.local:
             chosen = visible_devices(environ)
         else:
             chosen = self.others[host.name].cuda
-        if not chosen and SHARE in environ:  # dealt in turn, they must be counted
+        if not chosen and SHARE in environ:  # `shared` assigns devices in turn, and needs all their numbers
             there = cuda_devices() if host.local else self.others[host.name].platform.cuda_devices
             chosen = tuple(map(str, range(there)))
         return shared(chosen, environ, ranks)
 
     def sites(self, reached: Sequence[Host], here: Platform) -> list[Site]:
-        """What each of these hosts (one entry a rank) can run; this machine, which is `here`, comes first."""
+        """What each host can run; `reached` has one entry per rank. This machine, with platform `here`, comes first."""
         counts = Counter(host.name for host in reached)
         by_name = {host.name: host for host in reached}
         others = [
@@ -194,12 +197,16 @@ class Hosts:
         return replace(end.platform, other_python="" if python == self._settings.python else python)
 
     def worth_naming(self, backend: str, *, rdma: bool) -> bool:
-        """Whether to advise a backend that can run: JACCL where links are known, MPI where mpirun starts the ranks."""
+        """Whether to advise a backend that can run here.
+
+        A backend that needs RDMA, such as JACCL, is advised only with `rdma`; a launched backend, such as MPI, not if
+        a scheduler starts the ranks.
+        """
         runtime = get_backend(backend)
         return (rdma or runtime.needs != "rdma") and (self.listener is None or runtime.launcher == "engines")
 
     def meet_at(self) -> list[str]:
-        """Addresses by which this machine and the other hosts talk; empty where something between them changes them."""
+        """Addresses between which this machine and its ssh hosts talk; empty if NAT or a jump host changes them."""
         ends = [end for end in self.others.values() if end.alive and isinstance(end, RemoteHost)]
         here = {end.sees_notebook_at for end in ends}
         own = {address.partition("/")[0] for address in own_addresses()}
@@ -207,31 +214,31 @@ class Hosts:
 
     @property
     def have_ended(self) -> bool:
-        """Whether there are other hosts, and nothing runs on them any more."""
+        """Whether there are other hosts, and all their host processes have ended."""
         return bool(self.others) and not any(end.alive for end in self.others.values())
 
     @property
     def left_behind(self) -> dict[str, list[Any]]:
-        """Other clusters that were there without a notebook, for each host that was logged in to."""
+        """By host, the clusters without a notebook that each ssh host reported at login."""
         ends = (end for end in self.others.values() if isinstance(end, RemoteHost))
         return {end.name: end.prepared.left_behind for end in ends if end.prepared is not None}
 
     @property
     def away(self) -> list[str]:
-        """Those that are out of reach."""
+        """Names of the living hosts that are out of reach."""
         return [end.name for end in self.others.values() if end.alive and end.away]
 
     def log(self) -> str:
-        """What their processes complained of, a line for each that did."""
+        """The errors that the host processes reported, one entry per host that reported any."""
         logs = [self.here.log(), *(f"{end.name}: {end.log()}" for end in self.others.values() if end.log())]
         return "".join(f"\n{log}" for log in logs if log)
 
-    # The end.
+    # Ending.
 
     def end(self, lifeline: Lifeline) -> None:
-        """End every process there and remove every file, and close the `lifeline`."""
+        """End every process on all hosts, remove every file there, and close the `lifeline`."""
         others: list[HostEnd] = list(self.others.values())
-        if self.listener is not None:  # its ends are reached over the lifeline
+        if self.listener is not None:  # joined hosts are reached over the lifeline, so close it after they end
             self.listener.close()
             _end_all(others)
             lifeline.close()
@@ -241,7 +248,7 @@ class Hosts:
 
 
 def _with_devices(platform: Platform, chosen: Sequence[str]) -> Platform:
-    """No more CUDA devices than ranks may use; one that is shared counts for each of its ranks."""
+    """Limit `platform` to the CUDA devices in `chosen`; a shared device counts once for each of its ranks."""
     own = len(set(chosen))
     return replace(platform, cuda_devices=min(platform.cuda_devices, own) * len(chosen) // own) if own else platform
 

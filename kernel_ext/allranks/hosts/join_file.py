@@ -1,4 +1,4 @@
-"""The join file: how processes that a scheduler starts find the notebook. It holds the cluster's keys."""
+"""The join file: tells processes that a scheduler starts how to reach the notebook. It holds the cluster's keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from allranks.machine.files import write_private
 
 
 def write_join_file(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write it, or raise UsageError."""
+    """Write the join file. Raises UsageError if it cannot be written, or `path` exists and is not a join file."""
     if path.exists() and not is_join_file(path):
         raise UsageError(f"--join {path}: this file exists and is not a join file; choose another name.")
     try:
@@ -22,7 +22,7 @@ def write_join_file(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def is_join_file(path: Path, token: str | None = None) -> bool:
-    """Whether it is one, and with `token`, whether it is that cluster's."""
+    """Whether `path` is a join file, and with `token`, whether it belongs to the cluster with that token."""
     try:
         content = json.loads(path.read_text())
         return "urls" in content and (token is None or content["token"] == token)

@@ -1,4 +1,4 @@
-"""A host from which ranks have joined: what a scheduler started there, as one end of the notebook's."""
+"""A host from which ranks have joined: all processes that a scheduler started there, as one `HostEnd`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .tasks import Task
 
 
 class JoinedHost(HostEnd):
-    """A host's tasks as one end: each starts one of its ranks, or those of another that has ended."""
+    """All tasks of a host as one `HostEnd`: each task starts one rank, or more if other tasks have ended."""
 
     def __init__(
         self, name: str, tasks: Sequence[Task], lifeline: Lifeline, engine: Mapping[str, Any], on_event: OnEvent
@@ -44,37 +44,37 @@ class JoinedHost(HostEnd):
 
     @property
     def place(self) -> tuple[str, str]:
-        """That of its tasks."""
+        """The `Task.place` that its tasks share."""
         return self.tasks[0].place
 
     @property
     def network(self) -> HostNetwork:
-        """Its network."""
+        """The network as the host reports it."""
         task = self.tasks[0]
         return HostNetwork(task.prepared.addresses if task.prepared is not None else (), task.joins.address)
 
     @property
     def platform(self) -> Platform:
-        """What the host says it can run: with the devices of all its tasks, where each is shown one of its own."""
+        """What the host reports it can run, with the CUDA devices of all its tasks if each task sees only its own."""
         platforms = [Platform(**asdict(task.prepared.platform)) for task in self.tasks if task.prepared is not None]
         seen = max(platform.cuda_devices for platform in platforms)
         return replace(platforms[0], cuda_devices=max(seen, len(self.cuda)) if seen else 0)
 
     @property
     def cuda(self) -> tuple[str, ...]:
-        """The CUDA devices that the scheduler gave its tasks; empty where it named none."""
+        """The CUDA devices that the scheduler gave its tasks; empty if it named none."""
         devices = [visible_devices({"CUDA_VISIBLE_DEVICES": task.joins.cuda}) for task in self.tasks]
-        # A scheduler shows each of its tasks the devices of the host, or that task's own one.
+        # A scheduler shows each task either all devices of the host, or only the task's own.
         alike = len(set(devices)) == 1
         return devices[0] if alike else tuple(device for each in devices for device in each)
 
     def add(self, task: Task) -> None:
-        """Another process on this host."""
+        """Add another task on this host."""
         task.end = self
         self.tasks.append(task)
 
     def hear_from(self, task: Task, event: HostEvent) -> None:
-        """An event of one of the tasks."""
+        """Handle an event of one of the tasks."""
         if isinstance(event, Started):
             task.ranks[event.pid] = event.rank
         elif isinstance(event, Ended):
@@ -82,7 +82,7 @@ class JoinedHost(HostEnd):
         self._hear(event)
 
     def lost(self, task: Task, because: str) -> None:
-        """One of the tasks is no more."""
+        """Handle the end of one of the tasks: report its ranks as lost, and the host as gone with its last task."""
         for pid, rank in list(task.ranks.items()):
             with self._changed:
                 self._living.discard(pid)

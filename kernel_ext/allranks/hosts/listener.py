@@ -1,8 +1,8 @@
-"""Where ranks come in that a scheduler started: these processes call in, those of `hosts.ssh` are logged in to.
+"""Accepts ranks started by a scheduler, whose processes connect to the notebook (`hosts.ssh` logs in to hosts instead).
 
-There is no host to log in to, so the notebook listens: the lifeline and the engines' side of the controller, on all
-addresses of this machine, for whoever holds the keys of the join file. Each process that calls in carries the orders
-and events of one host process (`allranks.rank.process.join`), over the lifeline.
+There is no host to log in to, so the lifeline and the engines' side of the controller listen on all addresses of this
+machine, for processes that hold the keys of the join file. Each process that connects acts as one host process
+(`allranks.rank.process.join`): it receives orders and sends events over the lifeline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .joined import JoinedHost
 from .tasks import Task, in_rank_order, named, refuse, replacements, so_far
 
 LOST_AFTER = 16.0
-"""Seconds that a process may be unreachable before its ranks count as dead; it then ends them itself."""
+"""Seconds that a process may be unreachable before its ranks count as dead; the process then ends them itself."""
 TOLD_EVERY = 0.5
 NO_ANSWER = "it stopped responding"
 
@@ -39,10 +39,10 @@ Progress = Callable[[str], None]
 
 
 class Listener:
-    """Where tasks come in. `receive` takes the lifeline's messages and passes on those that are not for it."""
+    """Accepts tasks. `receive` takes the lifeline's messages and passes messages of ranks to `otherwise`."""
 
     def __init__(self, otherwise: Handler, file: Path | None, command: str) -> None:
-        """`command` is what the scheduler is to run; empty without a `file`, where ipyparallel's engines are to."""
+        """`command` is what the scheduler is to run; it is empty, and `file` None, if ipyparallel's engines run it."""
         self._otherwise, self._file, self.command = otherwise, file, command
         self._tasks: dict[str, Task] = {}
         self._changed = threading.Condition()
@@ -52,7 +52,7 @@ class Listener:
         self._closing = False
 
     def open(self, lifeline: Lifeline, token: str, engine: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the join file, which holds the keys; returns its content. Raises UsageError where it cannot be."""
+        """Write the join file, which holds the keys, and return its content. Raises UsageError if it cannot."""
         self._lifeline, self._engine = lifeline, engine
         port = lifeline.url.rpartition(":")[2]
         found = [address.partition("/")[0] for address in own_addresses()] or [LOOPBACK]
@@ -63,12 +63,12 @@ class Listener:
         return self._settings
 
     def close(self) -> None:
-        """Take the file away, and end those that were not needed."""
+        """Remove the join file, and end the tasks that were not needed."""
         with self._changed:
             self._closing = True
             tasks = list(self._tasks.values())
         for task in tasks:
-            if task.fuse is not None:  # it must not go off in a cluster that is down
+            if task.fuse is not None:  # the timer must not fire in a cluster that is down
                 task.fuse.cancel()
                 self._gone(task, NO_ANSWER)
         spare = [task for task in tasks if task.end is None and not task.gone]
@@ -76,7 +76,7 @@ class Listener:
             self._tell(task, END)
         with self._changed:
             self._changed.wait_for(lambda: all(task.gone for task in spare), GONE_WITHIN)
-        # Without a token nothing was written: what is there is another cluster's.
+        # Without a token nothing was written, so a file at that path is another cluster's.
         token = self._settings.get("token")
         if self._file is not None and token is not None and is_join_file(self._file, token):
             self._file.unlink(missing_ok=True)
@@ -84,7 +84,7 @@ class Listener:
     # In the lifeline's thread.
 
     def receive(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
-        """A message: a task's, or a rank's."""
+        """Handle a message of a task, or pass on a message of a rank."""
         if isinstance(event, TaskHello):
             self._greeted(uuid, event.place)
         elif isinstance(event, TaskEvent) and uuid in self._tasks:
@@ -93,7 +93,7 @@ class Listener:
             self._otherwise(uuid, event, buffers)
 
     def lost(self, uuid: str) -> bool:
-        """A connection closed; returns whether it was a task's."""
+        """Handle the loss of a connection; returns whether it was a task's."""
         task = self._tasks.get(uuid)
         if task is None:
             return False
@@ -103,7 +103,7 @@ class Listener:
                 task.fuse = threading.Timer(LOST_AFTER, self._gone, [task, NO_ANSWER])
                 task.fuse.daemon = True
                 task.fuse.start()
-        if closing:  # it need not reconnect
+        if closing:  # so do not wait for it to reconnect
             self._gone(task, NO_ANSWER)
         return True
 
@@ -115,7 +115,7 @@ class Listener:
             fuse, task.fuse = task.fuse, None
         if fuse is not None:
             fuse.cancel()
-        if task.gone:  # it was given up, and its ranks with it
+        if task.gone:  # the task was given up, and its ranks with it
             self._tell(task, END)
 
     def _told(self, task: Task, message: TaskEvent) -> None:
@@ -152,9 +152,9 @@ class Listener:
     def gather(
         self, count: int | None, timeout: float, progress: Progress, on_event: Callable[[str], OnEvent]
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
-        """Wait for `count` tasks, by default as many as their launcher says; returns each rank's host, and the ends.
+        """Wait for `count` tasks (None: as many as their launcher says); returns each rank's host, and hosts by name.
 
-        Raises CannotStart where they do not come within `timeout` seconds, or differ from the notebook.
+        Raises CannotStart if they do not join within `timeout` seconds, could not prepare, or have other versions.
         """
         tasks = in_rank_order(self._wait(count, timeout, progress))
         refuse(tasks)
@@ -193,22 +193,22 @@ class Listener:
     def _ends(
         self, tasks: Sequence[Task], on_event: Callable[[str], OnEvent], taken: Collection[str] = ()
     ) -> dict[str, JoinedHost]:
-        """The hosts of these tasks, by names that are not `taken`."""
+        """Make the hosts of `tasks`, by names that are not in `taken`."""
         assert self._lifeline is not None
         ends = {}
         for name, members in named(tasks, taken).items():
             ends[name] = JoinedHost(name, members, self._lifeline, self._engine, on_event(name))
         for task in tasks:
-            if task.gone and task.end is not None:  # before it was known where to
+            if task.gone and task.end is not None:  # it was lost before it had a host to report that
                 task.end.lost(task, NO_ANSWER)
         return ends
 
     def refill(
         self, hosts: Sequence[Host], ends: Mapping[str, JoinedHost], on_event: Callable[[str], OnEvent]
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
-        """`hosts`, with those that are gone replaced by tasks that came since, and the ends of all that live.
+        """Return `hosts` with gone hosts replaced by tasks that joined since, and all living hosts by name.
 
-        Raises CannotStart where too few came: only the scheduler can start one. Those that came then wait on.
+        Raises CannotStart if too few have joined, since only the scheduler can start tasks; spare tasks keep waiting.
         """
         living = {name: end for name, end in ends.items() if end.alive}
         with self._changed:

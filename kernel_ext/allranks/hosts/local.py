@@ -30,19 +30,19 @@ CONTROLLER_PORTS = {
     "client": ("registration", "control", "mux", "task", "iopub", "notification", "broadcast"),
 }
 CONTROLLER_RANGE = range(14_000, 20_000)
-"""Below the ports that the system gives outgoing connections, which may take one before the controller does, and apart
-from the ring's, which are chosen before the controller has taken its own."""
+"""Below the system's ephemeral ports, since an outgoing connection could take one before the controller binds it, and
+apart from the ring's ports, which are chosen before the controller has bound its own."""
 LONGEST = 90
-"""Characters of a folder's path to which a socket's name can be added."""
+"""Limit, in characters, for a folder's path to which a socket's name can be added."""
 HEARTBEAT_MS = 1000
-"""ipyparallel counts an engine as registered after its first heartbeat; our own readiness comes over the lifeline."""
+"""ipyparallel counts an engine as registered after its first heartbeat; ranks report readiness over the lifeline."""
 
 
 class LocalHost(PipedHost):
-    """The notebook's own machine, where ipyparallel's controller lives too.
+    """The notebook's own machine, where ipyparallel's controller runs too.
 
-    Made by `begin`, or by `adopt` for a host process that another notebook started and kept. `follow` then reads its
-    events.
+    Made by `begin`, or by `adopt` for a host process that another notebook started and detached from. `follow` then
+    reads its events.
     """
 
     NAME = "localhost"
@@ -52,26 +52,26 @@ class LocalHost(PipedHost):
         self.directory = directory
         self.connection_file = directory / "ipcontroller-client.json"
         self.process = (0, 0.0)
-        """Number of the host process, and when it began."""
+        """Pid of the host process, and when it started."""
 
     @classmethod
     def begin(cls, name: str, *, python: str, shared: bool, listen: str = LOOPBACK, forks: bool = True) -> LocalHost:
-        """Start a host process. Raises OSError and ZMQError where this machine lacks what it needs.
+        """Start a host process. Raises OSError, or ZMQError, if this machine lacks a resource that it needs.
 
-        `shared` says that ranks on other hosts connect to the controller, at the address `listen`; `forks`, that it is
-        to start ranks.
+        With `shared`, ranks on other hosts connect to the controller, at the address `listen`. With `forks`, the host
+        process is to start ranks.
         """
         directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
         try:
             return cls._begun(directory, python, shared=shared, listen=listen, forks=forks)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)  # a host process ends with its input
+            shutil.rmtree(directory, ignore_errors=True)  # the host process ends when its input closes
             raise
 
     @classmethod
     def _begun(cls, directory: Path, python: str, *, shared: bool, listen: str, forks: bool) -> LocalHost:
         (directory / "profile").mkdir()
-        # Children must not inherit what a test or a notebook server set for itself alone.
+        # Ranks must not inherit a variable that pytest set only for itself.
         environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
         with open(directory / "host.log", "wb") as log:
             process = subprocess.Popen(
@@ -92,7 +92,7 @@ class LocalHost(PipedHost):
 
     @classmethod
     def adopt(cls, directory: Path, engine_info: dict[str, Any], process: tuple[int, float]) -> LocalHost:
-        """Take a kept host process over. Raises OSError when it is no more."""
+        """Take over the host process of a detached cluster. Raises OSError if it has ended."""
         connection = socket.socket(socket.AF_UNIX)
         with _short(directory) as folder:
             connection.connect(f"{folder}/control")
@@ -130,7 +130,7 @@ class LocalHost(PipedHost):
 
 @contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """A path to the folder that a socket's path may begin with, of which some 100 characters are allowed."""
+    """A path to `folder` short enough for a socket's path, which may have about 100 characters; a link if needed."""
     if len(str(folder)) < LONGEST:
         yield str(folder)
         return
@@ -145,13 +145,13 @@ def _short(folder: Path) -> Iterator[str]:
 def _controller_settings(
     directory: Path, *, shared: bool, listen: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Choose addresses and keys for a controller; returns engine info, client info and its settings.
+    """Choose addresses and keys for a controller; returns engine info, client info and the controller's settings.
 
-    Every user of a machine can connect to a port of its loopback, and what ipyparallel sends is signed, not hidden. So
-    on one machine the controller listens on Unix sockets in the private folder. With engines on other hosts, and where
-    the folder's path is too long for sockets, it is CurveZMQ on ports, which is slower: a plain client pushes large
-    values at a fifth of the speed, and misses output of what it runs in its first milliseconds more often (8 times of
-    40 instead of once, on a busy machine).
+    Every user of a machine can connect to a port of its loopback, and ipyparallel signs its messages but does not
+    encrypt them. So on one machine the controller listens on Unix sockets in the private folder. With engines on other
+    hosts, or if the folder's path is too long for sockets, it uses CurveZMQ on ports, which is slower: a plain client
+    pushes large values at a fifth of the speed, and more often misses output of code that it runs in its first
+    milliseconds (8 times of 40 instead of once, on a busy machine).
     """
     key = secrets.token_hex(32)
     names = [(side, port) for side, ports in CONTROLLER_PORTS.items() for port in ports]

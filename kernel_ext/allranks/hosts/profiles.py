@@ -1,4 +1,4 @@
-"""Ranks beside the engines of a running ipyparallel cluster, however those were started."""
+"""Start ranks next to the engines of a running ipyparallel cluster, however the engines were started."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from allranks.errors import CannotStart
 from allranks.rank.process.join import spawn
 
 CONNECT_WITHIN = 10.0
-"""Seconds the controller gets to answer."""
+"""Timeout, in seconds, for the controller's answer."""
 LOOK_EVERY = 0.5
-"""Seconds after which engines that are still starting are looked for again."""
+"""Seconds between checks for engines that are still starting."""
 ALL_WITHIN = 3.0
-"""Seconds without another engine after which all count as there, where their number is not given."""
+"""Seconds without a new engine after which all engines count as started, if no number was given."""
 SPAWN_WITHIN = 20.0
-"""Seconds an engine gets to start a process."""
+"""Timeout, in seconds, for an engine to start a process."""
 
 
 def spawn_on_engines(
     profile: str, count: int | None, settings: Mapping[str, Any], within: float, progress: Callable[[str], None]
 ) -> int:
-    """Have the first `count` engines (all by default) each start a rank; returns how many.
+    """Have each of the first `count` engines (all if None) start a rank; returns the number of ranks.
 
-    Engines that are not there yet are waited for, for `within` seconds. The engines themselves stay as they are.
-    `settings` are secret; they travel as ipyparallel's messages do. Raises CannotStart.
+    Waits up to `within` seconds for missing engines. The engines themselves are not changed.
+    `settings` contain secrets; they are sent like any other ipyparallel message. Raises CannotStart.
     """
     import ipyparallel
 
@@ -49,13 +49,13 @@ def spawn_on_engines(
 
 
 class _Wait:
-    """Waits for what is still starting, and says for what."""
+    """Waits for engines or a controller that are still starting, and reports what is missing."""
 
     def __init__(self, within: float, progress: Callable[[str], None]) -> None:
         self._deadline, self._within, self._progress = time.monotonic() + within, within, progress
 
     def on(self, missing: str, advice: str) -> None:
-        """Look again in a moment. Raises CannotStart once the time is over."""
+        """Report what is `missing` and sleep until the next check. Raises CannotStart once the deadline has passed."""
         if time.monotonic() >= self._deadline:
             self._progress("")
             waited = f" after {self._within:g} s" if self._within else ""
@@ -65,12 +65,12 @@ class _Wait:
         time.sleep(LOOK_EVERY)
 
     def over(self) -> None:
-        """What was waited for is there."""
+        """Clear the progress message, since the wait is over."""
         self._progress("")
 
 
 def _connected(profile: str, wait: _Wait) -> Any:
-    """A client of the profile's cluster. Raises CannotStart."""
+    """Connect a client to the profile's cluster. Raises CannotStart."""
     import ipyparallel
 
     while True:
@@ -81,7 +81,7 @@ def _connected(profile: str, wait: _Wait) -> Any:
 
 
 def _engines(client: Any, profile: str, count: int | None, wait: _Wait) -> list[int]:
-    """The first `count` of its engines; all of them without one. Raises CannotStart."""
+    """The ids of the client's first `count` engines (all if None). Raises CannotStart."""
     waited, known, since = False, 0, 0.0
     while True:
         engines = list(client.ids)
@@ -91,7 +91,7 @@ def _engines(client: Any, profile: str, count: int | None, wait: _Wait) -> list[
         if enough and (count or not waited or time.monotonic() - since > ALL_WITHIN):
             wait.over()
             return engines[:count]
-        if enough:  # engines of one cluster come one after the other
+        if enough:  # the engines of a cluster register one by one, so more may follow
             time.sleep(LOOK_EVERY)
             continue
         waited = True

@@ -1,8 +1,8 @@
-"""What passes messages between ipyparallel's clients and engines in the controller, and survives strangers.
+"""The controller's relay between ipyparallel's clients and engines, which survives stray messages.
 
-pyzmq's own queue (27.3) reads a message part by part and waits for those that are missing. One stray message that is
-too short (any bytes will do: ZeroMQ takes them for its protocol of 2010) makes it swallow the next cell, or stand still
-for good: seen in 6 of 16 clusters whose ports were sprayed.
+pyzmq's own queue (27.3) reads a message part by part and waits for missing parts. One stray message that is too short
+(any bytes will do: ZeroMQ takes them for its protocol of 2010) makes it swallow the next cell, or block indefinitely:
+seen in 6 of 16 clusters when random bytes were sent to their ports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from zmq.devices import ThreadMonitoredQueue
 
 
 class Relay(ThreadMonitoredQueue):
-    """A thread that relays between two sockets, and tells a third of all that passes."""
+    """A thread that relays messages between two sockets, and sends a copy of each to a third."""
 
     def run_device(self) -> None:
         if self.in_type != zmq.ROUTER or self.out_type != zmq.ROUTER:
@@ -21,7 +21,7 @@ class Relay(ThreadMonitoredQueue):
         clients, engines, monitor = self._setup_sockets()  # type: ignore[no-untyped-call]
         engines.setsockopt(
             zmq.ROUTER_HANDOVER, 1
-        )  # an engine may be back before its old connection is known to be lost
+        )  # an engine may reconnect before the loss of its old connection is noticed
         ways = {
             clients: (engines, self._in_prefix),
             engines: (clients, self._out_prefix),
@@ -34,7 +34,7 @@ class Relay(ThreadMonitoredQueue):
                 other, prefix = ways[socket]
                 sender, *rest = socket.recv_multipart(copy=False)
                 if len(rest) < 2:
-                    continue  # a stranger's: it has no recipient, or no content
+                    continue  # a stray message, without recipient or content
                 passed = [rest[0], sender, *rest[1:]]
                 other.send_multipart(passed, copy=False)
                 monitor.send_multipart([prefix, *passed], copy=False)

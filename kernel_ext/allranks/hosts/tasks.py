@@ -1,4 +1,4 @@
-"""Processes that a scheduler started and that called in, and which of them are to be which rank."""
+"""Processes that a scheduler started and that connected to the notebook, and which rank each of them becomes."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 @dataclass
 class Task:
-    """One process of the scheduler's."""
+    """One process that the scheduler started."""
 
     uuid: str
     joins: JoinedFrom
-    """What it said of itself."""
+    """What the process reported about itself when it connected."""
     prepared: Prepared | None = None
     trouble: str = ""
-    """Why it could not prepare."""
+    """Why the process could not prepare; empty if nothing went wrong."""
     received: int = 0
-    """Number of the last event."""
+    """Number of the last event received from the process."""
     ranks: dict[int, int] = field(default_factory=dict)
-    """Its ranks' processes: pid to rank."""
+    """The ranks that the process started, by pid."""
     end: JoinedHost | None = None
-    """The host it belongs to; None for one that is not needed yet."""
+    """The host that the process belongs to; None while the process is not needed."""
     gone: bool = False
     fuse: threading.Timer | None = None
 
     @property
     def answered(self) -> bool:
-        """Whether it is prepared, or has said why not."""
+        """Whether the process has prepared, or reported why it cannot."""
         return self.prepared is not None or bool(self.trouble)
 
     @property
     def place(self) -> tuple[str, str]:
-        """Tasks with the same are on one host."""
+        """Host name and address; tasks with equal places are on one host."""
         return self.joins.host, self.joins.address
 
 
 def in_rank_order(tasks: Sequence[Task]) -> list[Task]:
-    """As their launcher numbers them; else in order of arrival, those of a host together."""
+    """The tasks as their launcher numbers them, else in order of arrival with the tasks of a host together."""
     numbers = {task.joins.number for task in tasks}
     if len(numbers) == len(tasks) and None not in numbers:
         return sorted(tasks, key=lambda task: task.joins.number or 0)
@@ -59,7 +59,7 @@ def in_rank_order(tasks: Sequence[Task]) -> list[Task]:
 
 
 def so_far(here: Sequence[Task], wanted: int | None) -> str:
-    """Who has joined, in words: of so many, where that is known."""
+    """Describe how many ranks have joined (of how many, if `wanted` is given) and on which hosts."""
     if not here:
         return f"0 of {wanted} ranks have joined" if wanted else "no rank has joined"
     hosts = ", ".join(dict.fromkeys(task.joins.host for task in here))
@@ -67,7 +67,7 @@ def so_far(here: Sequence[Task], wanted: int | None) -> str:
 
 
 def refuse(tasks: Sequence[Task]) -> None:
-    """Raise CannotStart for those that are not as the notebook is, each host once."""
+    """Raise CannotStart if a task could not prepare or has other versions than the notebook; names each host once."""
     said = {}
     for task in tasks:
         name = task.joins.host
@@ -86,9 +86,9 @@ def replacements(
     spare: Sequence[Task],
     command: str,
 ) -> dict[int, Task]:
-    """The task for each of `hosts` that is gone, by its index; none is taken yet.
+    """The task that replaces each of `hosts` that is gone, by the host's index; assigns no task yet.
 
-    Raises CannotStart where too few are spare, naming the `command` that the scheduler is to run.
+    Raises CannotStart if there are too few spare tasks; the message names the `command` for the scheduler to run.
     """
     chosen: dict[int, Task] = {}
     left = list(spare)
@@ -110,14 +110,14 @@ def replacements(
 
 
 def named(tasks: Sequence[Task], taken: Collection[str]) -> dict[str, list[Task]]:
-    """The tasks of each host, by what it is to be called."""
+    """The tasks of each host, by the name that the host gets; names in `taken` are not used."""
     by_place: dict[tuple[str, str], list[Task]] = {}
     for task in tasks:
         by_place.setdefault(task.place, []).append(task)
     names = [host for host, _ in by_place]
     found = {}
     for (host, address), members in by_place.items():
-        # Two containers may well have one name, and "localhost" is the notebook's own machine.
+        # Two containers may have the same name, and "localhost" is the notebook's own machine.
         alone = names.count(host) == 1 and host not in taken and host != "localhost"
         found[host if alone else f"{host} ({address})"] = members
     return found

@@ -1,4 +1,4 @@
-"""The IPv4 addresses of this host, which is what rings and their like are joined by."""
+"""The IPv4 addresses of this host, by which rings and similar backends connect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def own_addresses() -> list[str]:
 
 
 def address_towards(other: str) -> str:
-    """This host's own address on the way to `other`, an IPv4 address; nothing is sent."""
+    """The address that this host uses to reach `other`, an IPv4 address; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, 9))
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""Systems remove unused temporary files, macOS after three days, systemd after ten: a cluster may outlast it."""
+"""Protects a cluster's files: macOS removes unused temporary files after three days, systemd after ten."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from contextlib import suppress
 from pathlib import Path
 
 EVERY = 6 * 3600.0
-"""Seconds between two uses of the files."""
+"""Seconds between two updates of the files' access times."""
 
 
 class KeptFromCleaners:
-    """The files of a cluster, which the host process uses now and then."""
+    """Keeps the files of a cluster from being removed as unused; called by the host process."""
 
     def __init__(self) -> None:
         self._used_at = time.time()
 
     def use(self, folders: Iterable[Path]) -> float:
-        """Let all that is in these folders count as used now, where it is time; returns seconds until the next time."""
+        """Mark everything in these folders as used, if that is due; return the seconds until it is due again."""
         left = self._used_at + EVERY - time.time()
         if left > 0:
             return min(left, EVERY)  # the clock may have been set back
         self._used_at = time.time()
         for folder in folders:
-            # Unlike rglob, os.walk passes over a folder that is removed meanwhile.
+            # Unlike rglob, os.walk skips a folder that is removed meanwhile.
             within = (os.path.join(at, name) for at, dirs, files in os.walk(folder) for name in (*dirs, *files))
             for path in (str(folder), *within):
-                with suppress(OSError):  # it went meanwhile
-                    modified = os.lstat(path).st_mtime_ns  # has a meaning for the lease
+                with suppress(OSError):  # removed meanwhile
+                    modified = os.lstat(path).st_mtime_ns  # kept, since the lease depends on it
                     os.utime(path, ns=(int(self._used_at * 1e9), modified), follow_symlinks=False)
         return EVERY

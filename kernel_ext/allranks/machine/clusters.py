@@ -1,4 +1,4 @@
-"""What host processes write down about the cluster they belong to, so that a shell can list and end clusters."""
+"""Descriptions of clusters that host processes write to files, so that a shell can list and end clusters."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FILE = "cluster.json"
 HOST_PROCESS = "host process"
 HOST_MODULE = "allranks.rank.process.host"
 RUNS_A_CELL = 10.0
-"""Seconds since its last sign within which a cell counts as running."""
+"""Seconds after its last sign of activity for which a cell counts as running."""
 ENDS_WITHIN = 15.0
 """Seconds a host process gets to end everything before it is killed."""
 
 
 @dataclass(frozen=True)
 class HostedCluster:
-    """One cluster's processes on this machine."""
+    """The processes of one cluster on this machine."""
 
     cluster: str
     name: str
@@ -39,26 +39,26 @@ class HostedCluster:
     size: int
     hosts: list[str]
     logins: dict[str, str]
-    """Other hosts that have processes of it, by their names for ssh, and the Python that has allranks there."""
+    """Maps the ssh names of other hosts with processes of the cluster to the Python with allranks there."""
     host: str
-    """The name of this machine there."""
+    """The name of this machine in the cluster."""
     notebook: str
     python: str
     node: str
-    """Which machine this is: others find this description, too, where the folder of temporary files is shared."""
+    """Identifies this machine, since other machines may share the folder for temporary files."""
     processes: dict[str, tuple[int, float]]
-    """Number of each, and when it began, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
+    """Pid and start time of each, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
     since: float
-    """When it was first described, as `time.time` has it."""
+    """When the host process started, by `time.time`."""
     lease: float | None = 0.0
     away_since: float | None = None
-    """When the notebook went, as `time.time` has it; None while it is there."""
+    """When the notebook disconnected, by `time.time`; None while it is connected."""
     folders: list[str] = field(default_factory=list)
-    """All that the cluster has on this machine, the one of this description first; files too."""
+    """All folders and files of the cluster on this machine; the folder with this description comes first."""
     version: str = ""
-    """Of allranks that wrote this; empty for an older one."""
+    """The version of allranks that wrote this; empty for older versions."""
     busy_at: float = 0.0
-    """Once the notebook is away: the last sign of a cell, by `time.time`."""
+    """The last sign of a running cell while the notebook is away, by `time.time`; 0 without one."""
 
     @property
     def running(self) -> list[str]:
@@ -67,27 +67,27 @@ class HostedCluster:
 
     @property
     def runs_a_cell(self) -> bool:
-        """Whether a rank here has lately said so; those with a notebook tell that instead."""
+        """Whether a rank here has lately signalled a running cell; only ranks without a notebook do so."""
         return self.busy_at > time.time() - RUNS_A_CELL
 
     def write(self) -> None:
-        """Into the first of its folders."""
+        """Write the description to the first of the folders."""
         write_private(Path(self.folders[0], FILE), json.dumps(asdict(self)))
 
 
 def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
-    """This user's clusters on this machine, including those of which only files are left.
+    """This user's clusters on this machine, including clusters of which only files are left.
 
-    They are looked for where temporary files are, and in the folders `also`.
+    Searches the folders for temporary files, and the folders `also`.
     """
     found = (_hosted(told) for told in _read_all(also))
     return [each for each in found if each is not None]
 
 
 def listed(also: Iterable[str | Path] = ()) -> list[dict[str, Any]]:
-    """What `hosted_clusters` reads, each with the names of its processes that still run, as JSON.
+    """The same clusters as in `hosted_clusters`, as JSON, with the names of the processes that still run.
 
-    Those that another version of allranks has written, with other fields, are there as it wrote them.
+    Includes descriptions with missing fields, written by other versions of allranks, unchanged.
     """
     found = []
     for told in _read_all(also):
@@ -102,7 +102,7 @@ def _running(processes: Mapping[str, tuple[int, float]]) -> list[str]:
 
 
 def _hosted(told: Mapping[str, Any]) -> HostedCluster | None:
-    """None where another version wrote it, and left out what this one needs."""
+    """The description; None if it lacks fields, since another version of allranks wrote it."""
     known = {each.name for each in fields(HostedCluster)}
     try:
         return HostedCluster(**{name: value for name, value in told.items() if name in known})
@@ -117,7 +117,7 @@ def _read_all(also: Iterable[str | Path]) -> list[dict[str, Any]]:
 
 
 def _places() -> set[str]:
-    """Where temporary files are, also for host processes that were started with another TMPDIR."""
+    """The folders for temporary files, including those of host processes that were started with another TMPDIR."""
     places = {tempfile.gettempdir(), "/tmp"}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -127,14 +127,14 @@ def _places() -> set[str]:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """None where there is none, or another user's or another machine's.
+    """Read the description in a folder; None if there is none, or it belongs to another user or machine.
 
-    Others may write in /tmp: what could be theirs, or leads elsewhere, says nothing of what is to be ended.
+    Other users may write to /tmp: their files, and copies or links, must not determine which processes are ended.
     """
     try:
         refuse_open(folder)
         told = json.loads((folder / FILE).read_text())
-        if Path(told["folders"][0]).resolve() != folder:  # a copy
+        if Path(told["folders"][0]).resolve() != folder:  # a copied description
             return None
         told["processes"] = {name: (int(pid), float(since)) for name, (pid, since) in told["processes"].items()}
         if told["node"] != this_machine():
@@ -146,7 +146,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def end(cluster: HostedCluster) -> list[str]:
-    """End its processes on this machine, and remove its folders; returns the names of those that were ended."""
+    """End the cluster's processes on this machine, and remove its folders; return the names of the ended processes."""
     running = cluster.running
     pid, _ = cluster.processes[HOST_PROCESS]
     if HOST_PROCESS in running:
@@ -158,12 +158,12 @@ def end(cluster: HostedCluster) -> list[str]:
     for name in cluster.running:
         left, _ = cluster.processes[name]
         with suppress(ProcessLookupError, PermissionError):
-            # In the group of the host process: with it goes what its cells have started.
+            # Killing the host process's group also ends processes that cells have started.
             if os.getpgid(left) == pid:
                 os.killpg(pid, signal.SIGKILL)
             else:
                 os.kill(left, signal.SIGKILL)
     for folder in cluster.folders:
-        if Path(folder).is_dir():  # the file for attaching may by now be that of another cluster of this name
+        if Path(folder).is_dir():  # the file for `attach` may now belong to a newer cluster of this name
             shutil.rmtree(folder, ignore_errors=True)
     return running

@@ -1,6 +1,6 @@
-"""The environments that `setup` makes on a host: where they are, and how one is recognised.
+"""The environments that `setup` creates on a host: their location, and how they are recognised.
 
-An environment that a process uses is not removed: a host process holds a lock on a file in it.
+An environment in use is not removed: a host process holds a lock on a file in it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 KEPT_IN = ".allranks"
-"""The folder of all of them, in the user's home folder."""
+"""The folder of all environments, in the user's home folder."""
 CURRENT = "current"
-"""The link to the environment in use, in the folder of all that were made for one notebook's environment."""
+"""The link to the current environment, in the folder of all environments for one environment of the notebook."""
 MARK = "allranks-setup.json"
-"""A file in each, written last: it says what the environment was made for."""
+"""A file in each environment, written last, that describes what the environment was created for."""
 
 
 def use_environment() -> int | None:
-    """A descriptor whose lock tells `setup` that this environment is used; None for one that it did not make."""
+    """Lock this environment against removal by `setup`; return the descriptor, or None if `setup` did not create it."""
     with suppress(OSError):
         descriptor = os.open(Path(sys.prefix, MARK), os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""What this host is and can run, told without importing MLX.
+"""Facts about this host and what it can run, found without importing MLX.
 
-Ranks are forked from the process that tells it: where CUDA was asked anything before a fork, it fails in the children.
+Ranks are forked from the process that collects these facts, and CUDA fails in a child if it was used before the fork.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 COMPARED = ("allranks", "ipyparallel", "ipykernel", "mlx")
-"""Packages whose versions must be the notebook's."""
+"""Packages whose versions must match the notebook's."""
 COUNT_WITHIN = 5.0
-"""Seconds that nvidia-smi gets; it takes one or two where the driver has to be woken."""
+"""Timeout, in seconds, for nvidia-smi, which takes one or two seconds if the driver has to wake up."""
 
 
 def description() -> dict[str, Any]:
-    """The fields of `messages.host_messages.Prepared`: what a head elsewhere must know before it starts ranks here."""
+    """The fields of `messages.host_messages.Prepared`: what a remote head must know to start ranks here."""
     from .addresses import own_addresses
     from .clusters import listed
 
@@ -38,12 +38,12 @@ def description() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages in `COMPARED`; empty for one that is not installed."""
+    """Versions of Python and of the packages in `COMPARED`; empty for a package that is not installed."""
     return {"python": ".".join(map(str, sys.version_info[:3]))} | {package: installed(package) for package in COMPARED}
 
 
 def machine() -> dict[str, Any]:
-    """The fields of ``allranks_backends.plan.Platform``; a backend that is not in ``available`` is not ruled out."""
+    """The fields of ``allranks_backends.plan.Platform``; a backend missing in ``available`` is not ruled out."""
     mac = sys.platform == "darwin"
     return {
         "system": platform.system(),
@@ -51,13 +51,13 @@ def machine() -> dict[str, Any]:
         "available": _available(),
         "cuda_devices": cuda_devices(),
         "mlx": installed("mlx"),
-        # Beside the interpreter as it was called, as the notebook looks for its own.
+        # First beside the interpreter, by the path it was started with, as the notebook does.
         "mpirun": shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun"),
     }
 
 
 def cuda_devices() -> int:
-    """CUDA devices that a process here may use: what nvidia-smi lists, less what CUDA_VISIBLE_DEVICES leaves out."""
+    """The number of CUDA devices that a process here may use, from nvidia-smi and CUDA_VISIBLE_DEVICES."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return 0
@@ -72,20 +72,20 @@ def cuda_devices() -> int:
 
 
 def _named(chosen: str) -> int:
-    """How many devices a value of CUDA_VISIBLE_DEVICES names: CUDA stops at the first that cannot be, such as -1."""
+    """The number of devices in a value of CUDA_VISIBLE_DEVICES: CUDA stops at the first invalid entry, such as -1."""
     names = [name.strip() for name in chosen.split(",")]
     return next((number for number, name in enumerate(names) if not name or name.startswith("-")), len(names))
 
 
 def _available() -> dict[str, bool]:
-    """Whether NCCL is there. On Linux MLX comes in halves: ``mlx-cuda-12`` or ``-13`` has it, ``mlx-cpu`` has not."""
+    """Whether NCCL is available: on Linux, ``mlx-cuda-12`` and ``-13`` provide it, ``mlx-cpu`` does not."""
     if installed("mlx-cuda-12") or installed("mlx-cuda-13"):
         return {"nccl": True}
     return {"nccl": False} if installed("mlx-cpu") or installed("mlx-metal") else {}
 
 
 def installed(package: str) -> str:
-    """Its version; empty where it is not installed."""
+    """The version of a package; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Which process somebody means, and which machine: a number may be another's by now, and a name may have changed."""
+"""The identities of processes and machines, since pids are reused and names of machines change."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import sys
 import psutil
 
 CLOCK_MAY_STEP = 60.0
-"""Seconds; Linux derives when a process began from the clock, which is often set when a machine wakes."""
+"""Tolerance in seconds: Linux derives start times from the clock, which is often set when a machine wakes."""
 
 
 def identity_of(pid: int | None = None) -> tuple[int, float]:
-    """Number of a process (this one), and when it began. Raises psutil.Error where there is none."""
+    """The pid of a process (by default this one) and its start time. Raises psutil.Error if it does not exist."""
     pid = pid or os.getpid()
     return pid, psutil.Process(pid).create_time()
 
 
 def still_runs(pid: int, since: float) -> bool:
-    """Whether the process that `identity_of` told of has not ended."""
+    """Whether the process with this identity (see `identity_of`) still runs."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - since) < CLOCK_MAY_STEP and process.status() != psutil.STATUS_ZOMBIE
@@ -29,7 +29,7 @@ def still_runs(pid: int, since: float) -> bool:
 
 
 def this_machine() -> str:
-    """Its name; on macOS, where that may change with the network, the UUID of its hardware (not run there)."""
+    """This machine's name; on macOS, where names may change with the network, its hardware UUID (not run on macOS)."""
     if sys.platform == "darwin":
         uuid, wait = ctypes.create_string_buffer(16), (ctypes.c_long * 2)(1, 0)  # at most a second
         if ctypes.CDLL(None).gethostuuid(uuid, wait) == 0:

@@ -1,10 +1,10 @@
-"""TCP connections between hosts that know the same key: each end proves it to the other, and the key is never sent.
+"""TCP connections between hosts that know the same key: each end proves that it does, without sending the key.
 
     listener     HELLO, a nonce
     other end    a nonce, its proof
     listener     its proof
 
-What is sent afterwards is not encrypted.
+Data sent afterwards is not encrypted.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from contextlib import suppress
 
 HELLO = b"allranks 1"
 NONCE = PROOF = 32
-"""Bytes."""
+"""Bytes of a nonce and of a proof."""
 PROVES_WITHIN = 5.0
-"""Seconds that the other end gets to prove that it knows the key."""
+"""Timeout, in seconds, for the proof of the other end."""
 MOST = 64
-"""Connections at a time: more come from strangers."""
+"""Default maximum of concurrent connections; more than these come from unknown peers."""
 EVERY = 1.0
-"""Seconds between two calls of `tick`."""
+"""Default maximum of seconds between two calls of `tick`."""
 CLOSES_WITHIN = 1.5
-"""Seconds to wait until the thread of a listener has closed its ports: it may be in `tick`."""
+"""Seconds to wait until a listener's thread has closed its ports; it may be busy in `tick`."""
 
 
 class KeyedListener:
-    """Passes each connection whose other end knows the key to `serve`, in a thread, and closes it afterwards.
+    """Calls `serve` in a new thread with each connection whose other end knows the key, then closes the connection.
 
-    It listens until `close`, and for `within` seconds at most. `tick` is called every `every` seconds meanwhile.
+    Listens until `close`, but at most for `within` seconds. Meanwhile `tick` is called at least every `every` seconds.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class KeyedListener:
         within: float = math.inf,
         most: int = MOST,
     ) -> None:
-        """Raises OSError where it cannot listen at an address."""
+        """Start to listen. Raises OSError if it cannot listen at an address."""
         self._key, self._do_serve, self._tick, self._every, self._most = key, serve, tick, every, most
         self._until = time.monotonic() + within
         self._closed = threading.Event()
         self._woken, self._waker = socket.socketpair()
-        """On some systems, to shut down a socket that listens does not wake a selector."""
+        """A socket pair to wake the selector: on some systems, shutting down a listening socket does not wake it."""
         self._open = set[socket.socket]()
         self._listening = list[socket.socket]()
         try:
@@ -74,11 +74,11 @@ class KeyedListener:
 
     @property
     def closed(self) -> bool:
-        """Whether it is, or is about to be."""
+        """Whether the listener is closed, or about to be."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """End all connections; no port is open any more then."""
+        """End all connections and close the ports, waiting at most `CLOSES_WITHIN` for that."""
         self._closed.set()
         end(self._waker)
         for each in list(self._open):
@@ -111,13 +111,13 @@ class KeyedListener:
             connection = listening.accept()[0]
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._closed.wait(0.1)  # no descriptor is left: it stays in the queue
-            return  # else it has gone already
+                self._closed.wait(0.1)  # no descriptor is free: the connection stays in the queue
+            return  # otherwise, the peer has closed the connection already
         if len(self._open) >= self._most:
             connection.close()
             return
         self._open.add(connection)
-        if self.closed:  # `close` may not have seen it
+        if self.closed:  # `close` may have missed this connection
             end(connection)
         threading.Thread(target=self._serve, args=(connection,), name="allranks-serving", daemon=True).start()
 
@@ -128,13 +128,13 @@ class KeyedListener:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._check(connection)
                 self._do_serve(connection)
-        except OSError:  # it has gone, or is none of ours
+        except OSError:  # the peer is gone, or does not know the key
             pass
         finally:
             self._open.discard(connection)
 
     def _check(self, connection: socket.socket) -> None:
-        """Raises ConnectionError where the other end does not know the key; nothing else is read from it then."""
+        """Verify that the other end knows the key, before any other data is read. Raises ConnectionError if not."""
         deadline, ours = time.monotonic() + PROVES_WITHIN, secrets.token_bytes(NONCE)
         send(connection, HELLO + ours)
         theirs = bytes(receive(connection, NONCE, deadline))
@@ -144,7 +144,7 @@ class KeyedListener:
 
 
 def prove(connection: socket.socket, key: bytes) -> None:
-    """Show a `KeyedListener` that this end knows the key. Raises OSError, also where the listener does not know it."""
+    """Prove to a `KeyedListener` that this end knows the key. Raises OSError, also if the listener does not know it."""
     greeting, ours = bytes(receive(connection, len(HELLO) + NONCE)), secrets.token_bytes(NONCE)
     theirs = greeting[len(HELLO) :]
     if greeting[: len(HELLO)] != HELLO:
@@ -160,7 +160,7 @@ def _proof(key: bytes, way: str, first: bytes, second: bytes) -> bytes:
 
 
 def receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytearray:
-    """Receive `count` bytes, all of them by the `deadline`. Raises OSError."""
+    """Receive exactly `count` bytes before the `deadline`. Raises OSError."""
     data = bytearray(count)
     view = memoryview(data)
     while view:
@@ -174,13 +174,13 @@ def receive(connection: socket.socket, count: int, deadline: float | None = None
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """Send all of it. `socket.sendall` would take the timeout for that of the whole, however slow the network is."""
+    """Send all of `data`. Unlike with `socket.sendall`, the timeout does not limit the total time on a slow network."""
     view = memoryview(data)
     while view:
         view = view[connection.send(view) :]
 
 
 def end(connection: socket.socket) -> None:
-    """Shut it down, which wakes a thread that waits for it."""
+    """Shut down the connection, which wakes a thread that is blocked on it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

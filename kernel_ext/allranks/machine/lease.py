@@ -1,7 +1,7 @@
-"""How long a host's processes stay when no head is attached: a lease, counted while no rank runs a cell.
+"""The lease: how long a host's processes keep running without a head while no rank runs a cell.
 
-A rank that is out of touch with the head and runs a cell says so by the age of a file in its folder, which the host
-process looks at: it needs no thread and no connection for that.
+A rank without a connection to the head that runs a cell touches a file in its folder. The host process reads the
+file's age, so this needs no connection between the two.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ BUSY = "busy"
 BUSY_EVERY = 2.0
 """Seconds between two touches of the file."""
 SAVED_WITHIN = 900.0
-"""Seconds after a lease in which variables are saved, where the user asked for that (``up --save``)."""
+"""Seconds for saving the variables after a lease has expired, if the user asked for that (``up --save``)."""
 BUSY_STATUS = 75
-"""The exit status of ``allranks down --save`` where a cell runs: it may be tried again."""
+"""The exit status of ``allranks down --save`` if a cell is running: it may be tried again."""
 LOOK_EVERY = 30.0
-"""Seconds after which a lease is looked at again, at the latest: a rank may have become idle, or a clock been set."""
+"""Maximum seconds between two checks of a lease: a rank may have become idle, or the clock been set."""
 
 
 def touch_busy(directory: str | Path) -> None:
-    """In a rank: it runs a cell now."""
-    with suppress(OSError):  # a disk that is full ends no cell
+    """Note that a cell is running. Called in the rank."""
+    with suppress(OSError):  # a full disk must not end the cell
         touch_private(Path(directory, BUSY))
 
 
 def seconds_left(away_since: float, lease: float, folders: Iterable[Path]) -> float:
-    """Until the lease is to be looked at again; zero or less where it has run out.
+    """Seconds until the next check of the lease, at most `LOOK_EVERY`; zero or less if the lease has expired.
 
-    It begins when the head went away (`away_since`, by `time.time`), and again with each sign of a cell in `folders`.
+    It begins when the head disconnects (`away_since`, by `time.time`), and again with each sign of a cell in `folders`.
     """
     return min(max(away_since, busy_at(folders)) + lease - time.time(), LOOK_EVERY)
 
 
 def busy_at(folders: Iterable[Path]) -> float:
-    """The last sign of a cell in `folders`, by `time.time`; 0 where there was none."""
-    # Unlike Path.glob, iglob passes over a folder that is removed meanwhile.
+    """The last sign of a running cell in `folders`, by `time.time`; 0 if there is none."""
+    # Unlike Path.glob, iglob skips a folder that is removed meanwhile.
     found = (file for folder in folders for file in iglob(os.path.join(escape(str(folder)), "rank-*", BUSY)))
     return max(map(_modified, found), default=0.0)
 

@@ -1,4 +1,4 @@
-"""What this machine is called by its maker."""
+"""The manufacturer's names of this machine and its processor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def model() -> dict[str, str]:
-    """What the maker calls the machine and its processor; empty where that is not told."""
+    """The names of the machine and its processor; empty if the system does not report them."""
     if sys.platform == "darwin":  # not run here
         return {"model": _sysctl("hw.model"), "chip": _sysctl("machdep.cpu.brand_string")}
     chip = ""

@@ -1,4 +1,4 @@
-"""A process that ends with its parent, however that ends, also while it waits in a library."""
+"""Ends a process with its parent, however the parent ends, even while the process is blocked in a library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _STDIN = 0
 
 
 def end_with_parent(grace: float) -> None:
-    """End when standard input, a pipe of the parent's, is closed: interrupted, and at once after `grace` seconds."""
+    """When standard input, a pipe of the parent, is closed, interrupt this process and end it after `grace` seconds.
+
+    With a `grace` of 0, end it at once.
+    """
 
     def watch() -> None:
         while os.read(_STDIN, 1 << 10):

@@ -1,6 +1,6 @@
-"""Where collectives of JACCL are aborted in place: on Linux, and on the versions of macOS where that was proven.
+"""Systems on which collectives of JACCL are aborted in place: Linux, and versions of macOS where that was proven.
 
-An entry comes from a report of ``python -m allranks probe``, which says whether its macOS may be listed, and how.
+An entry comes from a report of ``python -m allranks probe``, which says whether its version of macOS may be listed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import subprocess
 from collections.abc import Mapping
 
 SWITCH = "ALLRANKS_JACCL_IN_PLACE"
-"""Set to 1, JACCL's collectives are aborted in place also where that is not proven; set to 0, nowhere."""
+"""1 aborts JACCL's collectives in place even where that is not proven; 0 disables it everywhere."""
 PROVEN: Mapping[str, str] = {}
-"""A version of macOS, such as 26.3, to the address of the report that proved it."""
+"""Maps a version of macOS, such as 26.3, to the address of the report that proved it."""
 _WITHIN = 10
 
 
 def macos_version() -> str:
-    """Its first two parts; empty where this is not macOS.
+    """The first two parts of the version of macOS; empty on other systems.
 
-    To a Python built with an older SDK, macOS 26 gives its version as 16.0 (python/cpython#135675).
+    A Python built with an older SDK gets 16.0 as the version of macOS 26 (python/cpython#135675).
     """
     version = platform.mac_ver()[0]
     if version.startswith(("10.16", "16.")):

@@ -1,6 +1,6 @@
-"""Records of what shares have put in place on this host, in the user's private state.
+"""Records, in the user's private state, of the files that shares have put in place on this host.
 
-A later share may replace a file that is as it was put there, and prefers another host's copy as its source.
+A later share may replace a recorded file that is unchanged, and prefers another host's copy as its source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .files import make_private, write_private
 from .shared_tree import Found, Manifest, SharedTree, find, scan
 
 PlacedState: TypeAlias = "tuple[int, int, int]"
-"""Size, time of modification on this host, whose file system may round it, and that at the source."""
+"""Size, mtime on this host (whose file system may round it), and mtime at the source."""
 
 
 class _Placed(msgspec.Struct, array_like=True, frozen=True):
@@ -37,26 +37,29 @@ _placed = msgspec.msgpack.Decoder(list[_Placed])
 
 @dataclass(frozen=True)
 class HeldCopy:
-    """This host's copy of what a user means."""
+    """This host's copy of the file, folder or repository that the user typed."""
 
     path: bytes
-    """Absolute; empty where there is no such thing."""
+    """Absolute path; empty if this host does not have it."""
     working: bytes
-    """The process's working folder, which a relative path begins at."""
+    """The process's working folder, to which a relative path refers."""
     placed: bool = False
-    """Whether a share has put all of it there, and nothing has changed it since."""
+    """Whether a share has put all of it in place, and nothing was changed since."""
     state: str = ""
-    """Equal on hosts whose copies look alike; empty where it cannot be read."""
+    """A checksum, equal on hosts with equal copies by names, sizes and times; empty if the copy cannot be read."""
 
 
 def look_for(typed: bytes) -> tuple[HeldCopy, SharedTree | None]:
-    """Find a path, or the id of a repository in the Hugging Face cache, on this host; None if it cannot be read."""
+    """Find a path, or the id of a repository in the Hugging Face cache, on this host.
+
+    The tree is None if it does not exist or cannot be read.
+    """
     found, working = find(typed), os.getcwdb()
     if found is None:
         return HeldCopy(b"", working), None
     try:
         manifest = scan(found)
-    except OSError:  # an offer of it fails with the reason
+    except OSError:  # an offer then fails with the reason
         return HeldCopy(found.path, working), None
     copy = HeldCopy(found.path, working, _is_placed(found, manifest), _state(found, manifest))
     return copy, (found, manifest)
@@ -71,7 +74,7 @@ def _is_placed(found: Found, manifest: Manifest) -> bool:
 
 
 def _state(found: Found, manifest: Manifest) -> str:
-    """By sizes and times; in the Hugging Face cache, which names files by their content, not by times."""
+    """Checksum of names, sizes and mtimes; without mtimes in the Hugging Face cache, where names depend on content."""
     looks = [
         (entry.path, entry.size, entry.mtime_ns if entry.is_file and not found.repo else 0, entry.target)
         for entry in manifest.entries
@@ -81,22 +84,22 @@ def _state(found: Found, manifest: Manifest) -> str:
 
 
 def state_folder() -> Path:
-    """This user's private state."""
+    """The folder of this user's private state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "allranks")
 
 
 def read_records(folder: bytes) -> dict[bytes, PlacedState]:
-    """What was put in place in this folder, or as this file, by path."""
+    """The states of the files that were put in place in this folder, or as this file, by path."""
     try:
         records = _placed.decode(_file(folder).read_bytes())
-    except (OSError, msgspec.MsgspecError):  # none, or damaged: then nothing is replaced
+    except (OSError, msgspec.MsgspecError):  # missing or damaged: then nothing is replaced
         return {}
     return {each.path: (each.size, each.mtime_ns, each.source_mtime_ns) for each in records}
 
 
 def write_records(folder: bytes, known: Mapping[bytes, PlacedState]) -> None:
     records = [_Placed(path, *state) for path, state in known.items()]
-    with suppress(OSError):  # without a record, a later share may have to be told to --overwrite
+    with suppress(OSError):  # without a record, a later share may need --overwrite
         _file(folder).parent.parent.mkdir(parents=True, exist_ok=True)
         make_private(_file(folder).parent)
         write_private(_file(folder), msgspec.msgpack.encode(records))

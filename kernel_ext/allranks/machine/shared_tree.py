@@ -1,7 +1,7 @@
-"""A file or a folder that this machine has and other hosts are to get: where it is, what is in it, and its content.
+"""A file or a folder of this machine to copy to other hosts: its location, its list of files, and their content.
 
-Content goes in blocks. The digest of a block is made with a key that only the hosts of one transfer have, and covers
-where the block belongs: it shows damage, and that the block comes from one of them.
+Content is sent in blocks. The digest of a block is keyed with a key that only the hosts of one transfer have, and also
+covers the position of the block. So it detects damage, and proves that the block comes from one of these hosts.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from typing import TypeAlias
 import msgspec
 
 BLOCK = 1 << 20
-"""Bytes. A host passes a block on when it has all of it, so that large ones would delay the end of a chain."""
+"""Bytes of a block. A host passes a block on once it is complete, so larger blocks would delay the end of a chain."""
 DIGEST = 32
 """Bytes of a digest."""
 CONTENT, DIGEST_ONLY = 1, 2
-"""What may be wanted of a block."""
+"""Kinds of requests for a block: content and digest, or only the digest."""
 WantedBlock: TypeAlias = "tuple[int, int, int]"
-"""One of these, a file, and a block."""
+"""The kind of request, the file number, and the block number."""
 REPO = re.compile(rb"(?:[\w.-]+/)?[\w.-]+")
 REPO_KINDS = (b"models", b"datasets", b"spaces")
-"""What the Hugging Face cache has, in folders named ``models--org--name``."""
+"""Kinds of repositories in the Hugging Face cache, whose folders are named like ``models--org--name``."""
 LEADS_OUT, NO_FILE = "a link that leads out of it", "neither a file nor a folder"
 _POSITION = struct.Struct(">IQ")
 
 
 def error_text(error: Exception) -> str:
-    """The error's message, with the path as a user writes it: `str` would show that of a bytes path as ``b'...'``."""
+    """The error's message with its path as text, since `str` shows a bytes path as ``b'...'``."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {os.fsdecode(error.filename)}" if error.filename is not None else error.strerror
     return str(error) or type(error).__name__
 
 
 class ContentChanged(RuntimeError):
-    """A file is no longer as it was when it was listed."""
+    """A file has changed since it was listed."""
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """A file, a symbolic link, or a folder that is empty."""
+    """A file, a symbolic link, or an empty folder."""
 
     path: bytes
-    """Relative to the folder that holds what is shared; so its first part is the name of that."""
+    """Relative to the folder that contains the shared file or folder; so its first part is the name of the latter."""
     mode: int
-    """As `os.stat` has it."""
+    """``st_mode`` of `os.stat`."""
     size: int
     mtime_ns: int
     inode: int
     ctime_ns: int
-    """By these, another host recognises that it has this very file."""
+    """`inode` and `ctime_ns` let another host recognise the same file on a shared file system."""
     target: bytes = b""
-    """Of a link."""
+    """The target of a link."""
 
     @property
     def is_file(self) -> bool:
@@ -71,18 +71,18 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 class Manifest(msgspec.Struct):
     entries: list[Entry]
     left_out: list[tuple[bytes, str]]
-    """What is not shared, and why."""
+    """Paths that are not shared, and why."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Where it is."""
+    """The location of a file or folder to share."""
 
     parent: bytes
-    """The folder that holds it."""
+    """The folder that contains it."""
     name: bytes
     repo: str = ""
-    """Its id on Hugging Face, where it is in the cache of that."""
+    """Its Hugging Face id, if it is in the Hugging Face cache."""
 
     @property
     def path(self) -> bytes:
@@ -90,9 +90,9 @@ class Found:
 
     @property
     def parent_elsewhere(self) -> bytes:
-        """The folder that is to hold it on another host: below ``~`` where it is so here."""
+        """The folder for it on another host: begins with ``~`` if `parent` is in the home folder."""
         home = os.path.expanduser(b"~")
-        # A working folder is reported without links, also where the home folder is one.
+        # The path of the working folder has no links, even if the home folder is a link.
         for parent, base in ((self.parent, home), (os.path.realpath(self.parent), os.path.realpath(home))):
             if parent == base:
                 return b"~"
@@ -102,18 +102,18 @@ class Found:
 
 
 SharedTree: TypeAlias = "tuple[Found, Manifest]"
-"""Where it is, and what is in it."""
+"""The location and the content list."""
 
 
 def hub_cache() -> bytes:
-    """The Hugging Face cache of this process, as `huggingface_hub` 1.0 to 2.4 finds it."""
+    """The Hugging Face cache of this process, by the rules of `huggingface_hub` 1.0 to 2.4."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
     return os.fsencode(os.path.abspath(os.path.expandvars(os.path.expanduser(named))))
 
 
 def find(typed: bytes) -> Found | None:
-    """What a user means: a path, or the id of a repository in the Hugging Face cache."""
+    """Find what a user typed: a path, or the id of a repository in the Hugging Face cache."""
     path, cache = os.path.abspath(os.path.expanduser(typed)), hub_cache()
     if os.path.exists(path):
         for inside in (path, os.path.realpath(path)):
@@ -139,7 +139,7 @@ def _below(path: bytes, folder: bytes) -> bytes:
 
 
 def scan(found: Found) -> Manifest:
-    """What is in it. Raises OSError where something cannot be read, and for what is too much."""
+    """List the content. Raises OSError if something cannot be read, and for the home folder and the root."""
     if os.path.realpath(found.path) in (os.path.realpath(os.path.expanduser(b"~")), b"/"):
         raise PermissionError("the home folder and the root of the file system are never shared")
     manifest = Manifest([], [])
@@ -159,7 +159,7 @@ def scan(found: Found) -> Manifest:
 
 
 def listed(path: bytes) -> SharedTree:
-    """What was found at this path before. Raises OSError, also where it is gone."""
+    """Find and scan a path that was found before. Raises OSError, also if it no longer exists."""
     found = find(path)
     if found is None:
         raise FileNotFoundError(f"{os.fsdecode(path)} is no longer there")
@@ -167,7 +167,7 @@ def listed(path: bytes) -> SharedTree:
 
 
 def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:
-    """Each entry; in its place, why it is left out. What is only on its way here is not mentioned."""
+    """Yield the path and the entry, or why it is left out. Skips files of unfinished transfers and downloads."""
     with os.scandir(os.path.join(found.parent, folder)) as listing:
         entries = sorted(listing, key=lambda each: each.name)
     if not entries:
@@ -192,7 +192,7 @@ def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:
 
 
 def _file(found: Found, path: bytes, now: os.stat_result) -> Entry:
-    """Raises PermissionError for one that cannot be read, before anything is sent."""
+    """The entry of a file. Raises OSError, before anything is sent, if the file cannot be read."""
     os.close(open_to_read(os.path.join(found.parent, path)))
     return _entry(path, now)
 
@@ -202,7 +202,7 @@ def _entry(path: bytes, now: os.stat_result, target: bytes = b"") -> Entry:
 
 
 def stays_inside(path: bytes, target: bytes) -> bool:
-    """Whether a link at `path` leads to something of what is shared, as far as its text says."""
+    """Whether a link at `path` leads to a path inside the shared folder, judged by its text."""
     leads_to = os.path.normpath(os.path.join(os.path.dirname(path), target))
     return not os.path.isabs(target) and _is_within(leads_to, path.split(b"/")[0])
 
@@ -216,19 +216,19 @@ def block_count(size: int) -> int:
 
 
 def block_digest(key: bytes, file: int, block: int, data: bytes | bytearray | memoryview) -> bytes:
-    """Of block number `block` of file number `file`."""
+    """The digest of block number `block` of file number `file`."""
     digest = hashlib.blake2b(_POSITION.pack(file, block), key=key, digest_size=DIGEST, person=b"allranks block")
     digest.update(data)
     return digest.digest()
 
 
 def open_to_read(path: bytes) -> int:
-    """A descriptor, at once: a pipe that has taken the place of the file would be waited for. Raises OSError."""
+    """Open a file without blocking, even if a pipe has replaced it; return the descriptor. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def read_block(path: bytes, block: int) -> tuple[bytes, os.stat_result]:
-    """The block, which is shorter where the file is, and the file's state. Raises OSError, and ContentChanged."""
+    """Read a block (shorter at the end of the file) and the file's state. Raises OSError, and ContentChanged."""
     descriptor = open_to_read(path)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -242,7 +242,7 @@ def read_block(path: bytes, block: int) -> tuple[bytes, os.stat_result]:
 
 
 class SharedFile:
-    """A file that is whole on this host."""
+    """A file to share that is complete on this host; keeps the digests of its blocks."""
 
     def __init__(self, key: bytes, number: int, path: bytes, size: int, mtime_ns: int) -> None:
         self.key, self.number, self.path, self.size, self.mtime_ns = key, number, path, size, mtime_ns
@@ -255,7 +255,7 @@ class SharedFile:
         return len(self._known)
 
     def knows(self, block: int) -> bool:
-        """Whether its digest is known."""
+        """Whether the digest of the block is known."""
         return bool(self._known[block])
 
     def note(self, block: int, digest: bytes) -> None:
@@ -267,7 +267,7 @@ class SharedFile:
         return bytes(self._digests[block * DIGEST : (block + 1) * DIGEST])
 
     def block(self, block: int) -> tuple[bytes, bytes]:
-        """Its digest, and the block. Raises ContentChanged, and OSError."""
+        """Return the digest and the content of a block. Raises ContentChanged, and OSError."""
         data, now = read_block(self.path, block)
         if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
             raise ContentChanged(f"{os.fsdecode(self.path)} was changed while it was shared. Run the share again")
@@ -276,7 +276,7 @@ class SharedFile:
         return self.noted(block), data
 
     def digest(self) -> bytes:
-        """Of the whole content. Raises what `block` raises."""
+        """The digest of all block digests. Raises the same errors as `block`."""
         for block in range(self.blocks):
             if not self.knows(block):
                 self.block(block)
@@ -284,7 +284,7 @@ class SharedFile:
 
 
 def files_of(found: Found, manifest: Manifest, key: bytes) -> dict[int, SharedFile]:
-    """The files of it, by their number in the manifest."""
+    """The files of the manifest, by their number in it."""
     return {
         number: SharedFile(key, number, os.path.join(found.parent, entry.path), entry.size, entry.mtime_ns)
         for number, entry in enumerate(manifest.entries)

@@ -1,4 +1,4 @@
-"""What a machine may be short of when ranks do not start, and nothing else says so."""
+"""Shortages of a machine that keep ranks from starting, and that no other message names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 ROOM = 1 << 20
 """Bytes that a cluster's folder needs at its start."""
 FILES = 256
-"""Files that a process of a cluster may have to open."""
+"""Number of files that a process of a cluster may have to open."""
 
 
 def cannot_start(error: Exception) -> str:
-    """Why a cluster does not start where this machine has given this error, an `OSError` or one of ZeroMQ."""
+    """The message for a cluster that could not start on this machine; `error` is an `OSError` or from ZeroMQ."""
     # tempfile.gettempdir opens a file, for which there may be no descriptor.
     lacks = shortages(Path(tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")))
     which = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
@@ -24,7 +24,7 @@ def cannot_start(error: Exception) -> str:
 
 
 def shortages(folder: Path) -> str:
-    """What this machine is short of, in sentences that begin with a new line; `folder` is that of temporary files."""
+    """The shortages of this machine, as sentences that each begin a new line; `folder` is for temporary files."""
     said = ""
     try:
         free = shutil.disk_usage(folder).free

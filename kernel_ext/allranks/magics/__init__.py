@@ -1,6 +1,6 @@
-"""What is typed: ``%distributed VERB``, ``%%distributed``, ``%%rank``, their options, completion and help.
+"""What users type: ``%distributed VERB``, ``%%distributed``, ``%%rank``, their options, completion and help.
 
 Runs in: the notebook's kernel.
 Called by: IPython, after ``%load_ext allranks``.
-May call: everything but the rooms of a rank's process. It parses and delegates; nothing is decided here.
+May call: everything but the subpackages of a rank's process. It parses and delegates; nothing is decided here.
 """

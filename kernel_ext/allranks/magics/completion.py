@@ -1,7 +1,7 @@
-"""Completion and ``?``: of what is typed after our magics, and of names in cells for the ranks.
+"""Completion and ``?``: after the magics of allranks, and of names in cells for the ranks.
 
-The latter are asked of a rank's agent, so nothing is evaluated there. It answers within milliseconds, also while the
-rank is busy.
+A rank's agent is asked about names, so nothing is evaluated. It answers within milliseconds, even while the rank is
+busy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOR_RANKS = ("%%distributed", "%%rank")
 
 
 def install(shell: Any, cluster: Callable[[], Cluster | None], parsers: Mapping[str, ArgumentParser]) -> None:
-    """Put a matcher before IPython's own, and ask the ranks on shift-tab; `parsers` are those of the magics."""
+    """Put a matcher before IPython's own, and ask a rank on shift-tab; `parsers` has the parser of each magic."""
 
     @context_matcher()
     def allranks_matcher(context: CompletionContext) -> SimpleMatcherResult:
@@ -44,7 +44,7 @@ def install(shell: Any, cluster: Callable[[], Cluster | None], parsers: Mapping[
         found = world.complete(context.full_text, _offset(context.full_text, context.cursor_line, cursor))
         if not found:
             return SimpleMatcherResult(completions=[], suppress=False)
-        # IPython replaces its own idea of the token, which includes the dotted path.
+        # IPython replaces the token as it sees it, which includes the dotted path.
         head = context.token[: len(context.token) - (found["end"] - found["start"])]
         names = [SimpleCompletion(head + name, type="instance") for name in found["names"]]
         return SimpleMatcherResult(completions=names, suppress=True)
@@ -59,7 +59,7 @@ def install(shell: Any, cluster: Callable[[], Cluster | None], parsers: Mapping[
 def _words(
     shell: Any, context: CompletionContext, world: Cluster | None, parsers: Mapping[str, ArgumentParser]
 ) -> list[str] | None:
-    """What the word at the cursor may become where it comes after one of our magics; None elsewhere, and for files."""
+    """Completions of the word at the cursor after a magic of allranks; None elsewhere, and for files."""
     line = context.full_text.split("\n")[context.cursor_line][: context.cursor_position]
     magic, space, typed = line.lstrip().partition(" ")
     if not space or magic not in parsers or (magic.startswith("%%") and context.cursor_line):
@@ -78,7 +78,7 @@ def _words(
     )
     if found is None:
         return None
-    # IPython replaces its own idea of the token, which may be the end of the word.
+    # IPython replaces the token as it sees it, which may be only the end of the word.
     return [each[len(word) - len(context.token) :] for each in found] if word.endswith(context.token) else found
 
 
@@ -118,7 +118,7 @@ def _inspecting(
 
 
 def _for_ranks(shell: Any, code: str) -> str | None:
-    """The cell's code if it is meant for the ranks."""
+    """The cell's code if it is meant for the ranks; otherwise None."""
     text = code.lstrip()
     auto = auto_module.to_ranks in shell.input_transformers_cleanup and not text.startswith("%")
     return code if auto or text.startswith(FOR_RANKS) else None

@@ -32,7 +32,7 @@ from .parsers import cell_parser, line_parser, parse, values_of
 from .verbs import OF_IPYTHON, VERBS, Verbs, end
 
 LOOKED_AT = 4 << 20
-"""Bytes of a pickled variable that are looked at for the advice whether to push it."""
+"""Most bytes of a pickled variable that are examined before advising to push it."""
 
 
 @magics_class
@@ -62,7 +62,7 @@ class DistributedMagics(Verbs, Magics):
             VERBS[options.verb](self, options)
         except CellInterrupted:
             raise
-        except KeyboardInterrupt:  # without the frames of ours that waited
+        except KeyboardInterrupt:  # without the frames of allranks
             raise CellInterrupted from None
 
     @cell_magic("distributed")  # type: ignore[arg-type]
@@ -78,12 +78,12 @@ class DistributedMagics(Verbs, Magics):
     @cell_magic
     def local(self, line: str, cell: str) -> None:
         """%%local: run the cell here in the notebook while `%distributed auto on` sends the others to the ranks."""
-        result = self.shell.run_cell(cell)  # which shows what it raises
+        result = self.shell.run_cell(cell)  # which also shows an error
         if error := result.error_before_exec or result.error_in_exec:
             raise AllranksError(f"the cell raised {type(error).__name__}.")
 
     def run_auto(self, cell: str) -> None:
-        """A cell without a magic, with `auto on`."""
+        """Run a cell without a magic on the ranks, with `auto on`."""
         try:
             self._need()
         except NoCluster as error:
@@ -152,7 +152,7 @@ class DistributedMagics(Verbs, Magics):
     def _finish(cell: Cell | QueuedCell, options: argparse.Namespace) -> CellResult:
         try:
             return cell.finish()
-        finally:  # of a cell that was stopped, too
+        finally:  # also of a cell that was stopped
             if cell.result is not None and (timeline := cell.result.timeline) is not None:
                 display(timeline)  # type: ignore[no-untyped-call]
                 if options.timeline:
@@ -189,7 +189,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """End the cluster and take the magics away."""
+    """End the cluster and remove the magics."""
     magics = _loaded(shell)
     if magics is None:
         return
@@ -208,7 +208,7 @@ def _loaded(shell: Any) -> DistributedMagics | None:
 
 
 def current(shell: Any) -> Cluster | None:
-    """The notebook's cluster."""
+    """The notebook's cluster; None if it has none."""
     magics = _loaded(shell)
     return magics.cluster if magics is not None else None
 

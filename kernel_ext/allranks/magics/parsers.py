@@ -33,7 +33,7 @@ GROUPS = {
 }
 """The verbs as the help lists them."""
 OLD_VERBS = {"break": "abort"}
-"""As verbs were called in 0.1; they are understood, and shown nowhere."""
+"""Maps verbs of 0.1 to their current names; the old ones still work, and are shown nowhere."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _with_suggestion(message: str) -> str:
-    """Argparse's complaint about a choice (CPython 3.11), with the one that was probably meant."""
+    """Reword an error of argparse (CPython 3.11); for an unknown choice, suggest the one that was probably meant."""
     if number := re.fullmatch(r"argument (.*): invalid (int|float|megabytes) value: (.*)", message):
         kinds = {"int": "a whole number", "float": "a number", "megabytes": "a number of megabytes, such as 4"}
         return f"invalid {number[1]} {number[3]}: use {kinds[number[2]]}"
@@ -90,7 +90,7 @@ class _LineParser(Parser):
 
 
 def parse_ranks(text: str) -> list[int]:
-    """``0,2-3`` as [0, 2, 3]."""
+    """Parse ``0,2-3`` to [0, 2, 3]. Raises argparse.ArgumentTypeError."""
     ranks: list[int] = []
     for part in text.replace(" ", "").split(","):
         span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part, re.ASCII)
@@ -131,7 +131,7 @@ def line_parser() -> Parser:
     up.add_argument("--yes", action="store_true", help="with -n: also far more ranks than cores")
     up.add_argument("--load", metavar="PATH", help="then load what %%distributed save has written")
     add_options(up, UpOptions, {each.name: each.default for each in fields(UpOptions)})
-    up.add_argument("--profile", dest="ipp_profile", help=argparse.SUPPRESS)  # as it was called in 0.1
+    up.add_argument("--profile", dest="ipp_profile", help=argparse.SUPPRESS)  # its name in 0.1
 
     made = verbs.add_parser("setup", help="make environments on hosts that match this notebook's")
     setup.add_arguments(made)
@@ -284,7 +284,7 @@ def cell_parser(name: str) -> Parser:
 
 
 def add_options(parser: Parser, declared: type, defaults: Mapping[str, Any]) -> None:
-    """Let the options of a class be typed."""
+    """Add the options of a class to the parser."""
     options = typed(declared)
     exclusive = parser.add_mutually_exclusive_group() if any(how.exclusive for _, how in options.values()) else parser
     for name, (kind, how) in options.items():
@@ -303,7 +303,7 @@ def add_options(parser: Parser, declared: type, defaults: Mapping[str, Any]) -> 
 
 
 def values_of(options: argparse.Namespace, declared: type) -> dict[str, Any]:
-    """The options of this class that were typed, or have a default."""
+    """The options of this class that were typed or have a default, by name."""
     given = {name: (getattr(options, name), how.repeat) for name, (_, how) in typed(declared).items()}
     return {
         name: repeat(value) if repeat is not None else value
@@ -313,7 +313,7 @@ def values_of(options: argparse.Namespace, declared: type) -> dict[str, Any]:
 
 
 def parse(parser: Parser, line: str) -> argparse.Namespace | None:
-    """The options typed; None where help was asked for, and shown. Raises UsageError, with the verb's own usage."""
+    """Parse the typed options; returns None if help was shown. Raises UsageError with the verb's own usage."""
     try:
         words = shlex.split(line.rstrip().rstrip(";"), comments=True)
         options, more = parser.parse_known_args([OLD_VERBS.get(word, word) for word in words[:1]] + words[1:])
@@ -331,7 +331,7 @@ def parse(parser: Parser, line: str) -> argparse.Namespace | None:
 
 
 def _meant(verb: Parser, options: argparse.Namespace, words: Sequence[str]) -> str:
-    """What was probably meant by words that `verb` does not take; empty where that is unknown."""
+    """Suggest what words that `verb` does not take probably meant; empty if that is unknown."""
     known = re.findall(r"--?[a-z][a-z-]*", verb.format_usage())
     if close := difflib.get_close_matches(words[0].partition("=")[0], known, 1):
         return f". Did you mean {close[0]}?"

@@ -1,4 +1,4 @@
-"""The verbs of ``%distributed``: each is handed to the cluster, and what comes back is shown."""
+"""The verbs of ``%distributed``: each calls the cluster and shows what it returns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from . import auto
 from .parsers import values_of
 
 OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit"}
-"""Variables without which a notebook does not work."""
+"""Variables that a notebook needs: no verb may replace them."""
 
 
 class Verbs:
@@ -47,11 +47,11 @@ class Verbs:
     shell: Any
     cluster: Cluster | None
     ended: Cluster | None
-    """The one that `down` ended last."""
+    """The cluster that `down` ended last."""
     up_with: UpOptions | None
     """The options of the `up` that started the cluster."""
     notifier: Notifier | None
-    """Of this and later clusters."""
+    """Notifies the user of cells of this and later clusters."""
 
     def _need(self) -> Cluster:
         if self.cluster is None or self.cluster.state == "down":
@@ -106,7 +106,7 @@ class Verbs:
         if cluster.auto_sync:
             try:
                 print(cluster.sync(progress=print))
-            except AllranksError as error:  # the ranks are up all the same, and the next cell tries again
+            except AllranksError as error:  # the ranks are up nevertheless, and the next cell tries again
                 print(f"Not synced. {error}")
         if options.load is not None:
             try:
@@ -123,21 +123,21 @@ class Verbs:
         display(made)  # type: ignore[no-untyped-call]
 
     def _as_it_is_up(self, cluster: Cluster, asked: UpOptions) -> bool:
-        """Whether `up` was run again with the same options, as with "Run All Cells", or asks for what is up now."""
+        """Whether `up` was run again with the same options (as in "Run All"), or asks for the cluster as it is now."""
         return self.up_with is not None and not self._other_than_up(cluster, asked)
 
     def _other_than_up(self, cluster: Cluster, asked: UpOptions) -> dict[str, Any]:
-        """How the cluster is, where `asked` differs from the `up` that started it, and from how it is now."""
+        """The current values of options that `asked` sets differently, both from the first `up` and from now."""
         now = _as_it_is_now(cluster)
         with_up = vars(asked if self.up_with is None else self.up_with)
         return {
             name: now.get(name, with_up[name])
             for name, value in vars(asked).items()
-            if value not in (with_up[name], now.get(name)) and name != "timeout"  # it is past with `up`
+            if value not in (with_up[name], now.get(name)) and name != "timeout"  # it matters only while `up` runs
         }
 
     def _already_up(self, cluster: Cluster, asked: UpOptions) -> UsageError:
-        """The error where `up` asks for another cluster than the one that is up."""
+        """The error if `up` asks for another cluster than the one that is up."""
         what = f"already up: {ranks_text(cluster.size, cluster.backend)}."
         differ = self._other_than_up(cluster, asked)
         if list(differ) == ["sync"]:
@@ -167,7 +167,7 @@ class Verbs:
             print(f"cell {cell.number} of the previous notebook:")
             try:
                 cell.finish().check()
-            except CellFailed as error:  # what the others have printed is shown all the same
+            except CellFailed as error:  # the output of the other cells is shown nevertheless
                 failed[cell.number] = error
         if len(failed) == 1:
             raise next(iter(failed.values()))
@@ -176,7 +176,7 @@ class Verbs:
             raise CellFailed(said, {rank: each for error in failed.values() for rank, each in error.errors.items()})
 
     def _go_on_watching(self, cluster: Cluster) -> None:
-        """Dashboards above show the cluster that is up now."""
+        """Have existing dashboards show this cluster."""
         if self.ended is not None:
             cluster.take_dashboards(self.ended)
 
@@ -185,7 +185,7 @@ class Verbs:
 
     def _down(self, options: argparse.Namespace) -> None:
         cluster = self._need()
-        if options.save is not None:  # where that fails, the ranks stay
+        if options.save is not None:  # if that fails, the ranks stay
             _say_what_comes_first(cluster)
             print(cluster.save(options.save))
         self.ended, self.cluster = cluster, None
@@ -314,7 +314,7 @@ class Verbs:
             self.shell.user_ns[kept_as[name]] = values[0] if len(values) == 1 else values
 
     def _kept_as(self, names: Sequence[str]) -> dict[str, str]:
-        """The notebook's variable for each of these names on ranks: its last part. Raises UsageError."""
+        """Map each of these names on ranks to the notebook's variable, the name's last part. Raises UsageError."""
         kept_as = {name: name.rpartition(".")[2] for name in names}
         for kept, several in alike(kept_as).items():
             if len(several) > 1:
@@ -493,7 +493,7 @@ VERBS: Mapping[str, Callable[[Verbs, argparse.Namespace], None]] = {
 
 
 def end(cluster: Cluster) -> str:
-    """End the ranks; returns what became of them."""
+    """End the ranks; returns a text on which ranks have ended."""
     dead = [view.rank for view in cluster.snapshot.ranks if view.state == "dead"]
     cluster.down()
     if not cluster.not_ended:
@@ -517,7 +517,7 @@ def _say_not_loaded(options: argparse.Namespace) -> None:
 
 
 def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:
-    """The options of `up` that other verbs change: `resize`, `rewire` and `sync`."""
+    """The current values of the options of `up` that `resize`, `rewire` and `sync` change."""
     return {
         "n": cluster.size,
         "backend": cluster.backend,
@@ -527,7 +527,7 @@ def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any) -> str:
-    """An option of `up` as it would be typed; the values of variables may be secret."""
+    """An option of `up` as it would be typed, without the values of environment variables, which may be secret."""
     option = flag(name, typed(UpOptions)[name][1])
     if value is None or isinstance(value, bool):
         return option if value else f"no {option}"

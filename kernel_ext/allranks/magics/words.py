@@ -1,4 +1,4 @@
-"""What may be typed after ``%distributed``, ``%%distributed`` and ``%%rank``: verbs, options, and their values.
+"""What users may type after ``%distributed``, ``%%distributed`` and ``%%rank``: verbs, options, and their values.
 
 argparse has no public way to list its options (Python 3.11 to 3.14): ``_actions`` is what completion tools read, too.
 """
@@ -15,14 +15,14 @@ OF_NOTEBOOK = ("push", "scatter")
 """Verbs that take names of the notebook's variables."""
 OF_RANKS = ("pull", "gather", "vars", "diff", "save")
 RANK_NUMBERS = ("ranks", "rank", "kill", "source")
-"""Where options that take numbers of ranks put them."""
+"""Argparse names of options that take numbers of ranks."""
 BACKENDS_TOO = ("backend", "compare")
 CLUSTERS = {"attach": ("name",)}
-"""By verb, where it has the name of a cluster without a notebook."""
+"""Argparse names, by verb, of arguments that are the name of a cluster without a notebook."""
 SEVERAL = ("ranks", "kill", "hosts", "ops", "compare")
-"""Where several values come with commas between them."""
+"""Argparse names of options with values that are separated by commas."""
 OF_RUNS = {"runs": ("names", "rename", "hide", "show")}
-"""By verb, where it has the name of a run."""
+"""Argparse names, by verb, of arguments that are the name of a run."""
 FILES = (
     "hostfile",
     "join",
@@ -38,7 +38,7 @@ FILES = (
     "timeline",
     "export",
 )
-"""Where files and folders are named, which IPython completes itself."""
+"""Argparse names of arguments that are files or folders, which IPython completes itself."""
 
 
 def words(
@@ -53,11 +53,11 @@ def words(
     clusters: Callable[[], Sequence[str]],
     runs: Callable[[], Sequence[str]],
 ) -> list[str] | None:
-    """What `word` may become, after the words `before` it; None where it is a file, which IPython completes.
+    """Completions of `word` after the words `before` it; None if it is a file, which IPython completes.
 
-    `user_ns` has the notebook's variables, `ranks` the world's numbers; `on_ranks` gives the ranks' names that begin
-    with a word, `hosts` the names of hosts, `clusters` those of clusters without a notebook, and `runs`
-    those of cells that logged.
+    `user_ns` has the notebook's variables, `ranks` the world's ranks. `on_ranks` returns the ranks' variables that
+    begin with a word, `hosts` the names of hosts, `clusters` the names of clusters without a notebook, and `runs` the
+    names of runs.
     """
     verb = before[0] if before else ""
     verbs = next((each for each in parser._actions if isinstance(each, argparse._SubParsersAction)), None)
@@ -107,7 +107,7 @@ def _operations() -> Sequence[str]:
 
 
 def _several(word: str, found: Collection[str]) -> list[str]:
-    """As `_beginning`, of the last of several values: ``0,1`` may become ``0,12``, but not ``0,0``."""
+    """Same as `_beginning`, for the last of several values: ``0,1`` may become ``0,12``, but not ``0,0``."""
     before, comma, last = word.rpartition(",")
     return [f"{before}{comma}{each}" for each in _beginning(last, found) if each not in before.split(",")]
 

@@ -1,4 +1,4 @@
-"""What travels between processes: `requests` and `events` as types, both ends of the lifeline, values as buffers.
+"""Messages between processes: the types of `requests` and `events`, both ends of the lifeline, values as buffers.
 
 Runs in: every process of ours.
 Called by: every room but ``magics``.

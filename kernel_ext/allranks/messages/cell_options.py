@@ -1,7 +1,7 @@
-"""What can be set for a cell, declared once.
+"""The options of a cell, declared once.
 
-`CellOptions` is what a user may set: the options of ``%%distributed`` (`magics.parsers`), the keywords of `Cluster.run`
-and `begin`, and what a rank is sent are all made of its fields. A new option is a field here, and what acts on it.
+The options of ``%%distributed`` (`magics.parsers`), the keywords of `Cluster.run` and `begin`, and the options sent to
+a rank are all made of the fields of `CellOptions`. To add an option, add a field here and the code that acts on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CallKind = Literal["function", "coroutine function"]
 
 
 def megabytes(text: str) -> int:
-    """``4`` is 4,000,000 bytes. Raises ValueError."""
+    """Convert megabytes to bytes: ``4`` is 4,000,000 bytes. Raises ValueError."""
     number = float(text)
     if not (math.isfinite(number) and number >= 0):
         raise ValueError(text)
@@ -29,56 +29,56 @@ def megabytes(text: str) -> int:
 
 
 class CellOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set for one cell: keywords of `Cluster.run`, `begin` and `options`."""
+    """The options of one cell: keywords of `Cluster.run`, `begin` and `options`."""
 
     ranks: Sequence[int] | int | None = None
-    """The ranks that run it; all for None."""
+    """The ranks that run the cell; None for all ranks."""
     timeout: Annotated[float | None, Typed("stop the cell after S seconds", "S")] = None
-    """Seconds after which it is stopped, which raises CellTimeout."""
+    """Seconds after which the cell is stopped and CellTimeout is raised."""
     want_values: bool = True
-    """Whether the value of its last expression is sent back."""
+    """Whether the value of the last expression is sent back."""
     max_output: Annotated[int | None, Typed("text kept per rank (default 4)", "MB", megabytes)] = None
-    """Bytes of text kept of each rank (4 MB)."""
+    """Bytes of text kept from each rank; 4 MB for None."""
     check: Annotated[Check | None, Typed("check that ranks' collectives agree")] = None
-    """What happens if ranks enter different collectives, as for `Cluster`; the cluster's own setting for None."""
+    """What happens if ranks enter different collectives, as for `Cluster`; None for the cluster's setting."""
     ordered: Annotated[bool | None, Typed("run collectives in call order")] = None
-    """Whether the collectives of a rank are chained, as for `Cluster`; the cluster's own setting for None."""
+    """Whether the collectives of a rank are chained, as for `Cluster`; None for the cluster's setting."""
     timing: Annotated[bool, Typed("time each collective (slower): transfer and wait")] = False
     """Time each collective by evaluating it at once, which costs overlap (`OpView.transfer`, `wait`)."""
     timeline: bool | Literal["lazy"] = False
-    """Do the same, and record when (`CellResult.timeline`); ``"lazy"`` records without evaluating."""
+    """Do that, and record when each ran (`CellResult.timeline`); ``"lazy"`` records without evaluating at once."""
     breakpoints: bool = False
-    """Whether a rank stops at ``breakpoint()``, for `Cluster.debug`; otherwise it skips it and prints a line."""
+    """Whether ranks stop at ``breakpoint()``, for `Cluster.debug`; otherwise they skip it and print a line."""
 
 
 OLD_NAMES = {"profile": "timing"}
-"""As options were called in 0.1; they are understood, and shown nowhere."""
+"""The option names of 0.1 and their present names; the old names are accepted but not shown anywhere."""
 
 
 class CellRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cell as a rank is sent it, beside its code (`messages.requests.RunCell`)."""
+    """The part of a cell that is sent to a rank with its code (`messages.requests.RunCell`)."""
 
     number: int
-    """Of the cell, counted by the cluster."""
+    """The number of the cell, counted by the cluster."""
     count: int
-    """Its number in tracebacks: that in the notebook's margin."""
+    """The number that tracebacks show: the execution count in the notebook's margin."""
     options: CellOptions
     widgets: bool = False
-    """Whether it comes from a page that shows widgets."""
+    """Whether the cell comes from a page that shows widgets."""
     comms: int = 0
-    """How many messages of the page's widgets were sent before it."""
+    """Number of messages from the page's widgets that were sent before the cell."""
     sender: str = ""
-    """The notebook's end of the lifeline that sent it."""
+    """Identifies the notebook's end of the lifeline that sent the cell."""
     calls: CallKind | None = None
-    """What the cell calls, if it was sent a function (`requests.KeepCall`) in place of code."""
+    """The kind of function that the cell calls, if a function (`requests.KeepCall`) was sent instead of code."""
 
 
 class Unreadable(ValueError):
-    """What came as a cell's options cannot be; the message says why."""
+    """The received options of a cell are invalid; the message says why."""
 
 
 def checked(given: Mapping[str, Any]) -> CellOptions:
-    """The options that a user has `given`. Raises UsageError for a value that cannot be."""
+    """Convert the options that a user has `given`. Raises UsageError for an invalid value."""
     try:
         options = msgspec.convert({name: _plain(value) for name, value in given.items()}, CellOptions, strict=False)
     except msgspec.ValidationError as error:
@@ -92,12 +92,12 @@ def checked(given: Mapping[str, Any]) -> CellOptions:
         raise UsageError(f"timeout={options.timeout:g}: must be above 0 seconds.")
     if options.max_output is not None and options.max_output < 0:
         raise UsageError(f"max_output={options.max_output}: must be 0 bytes or more.")
-    # Cells are sent as JSON, which has no infinity.
+    # An infinite timeout is the same as none.
     return msgspec.structs.replace(options, timeout=None) if options.timeout == math.inf else options
 
 
 def read(sent: object) -> CellRequest:
-    """What a rank was sent. Raises Unreadable."""
+    """Read the request that a rank was sent. Raises Unreadable."""
     try:
         return msgspec.convert(sent, CellRequest)
     except msgspec.ValidationError as error:
@@ -108,14 +108,14 @@ def read(sent: object) -> CellRequest:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Which option was probably meant."""
+    """The message for an unknown option: the name that was probably meant, or all known names."""
     known = list(known)
     close = difflib.get_close_matches(name, known, 1)
     return f"unknown option {name!r}. " + (f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}.")
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and MLX, ranges and sets as what they stand for."""
+    """Turn ranges and sets into sorted lists, and numbers and arrays of numpy and MLX into plain Python values."""
     if isinstance(value, (range, set, frozenset)):
         return sorted(value)
     return value.tolist() if hasattr(value, "tolist") else value

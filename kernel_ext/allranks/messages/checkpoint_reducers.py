@@ -1,6 +1,6 @@
-"""How objects are pickled where the next process of a rank is to hold them as this one does: views with what they view.
+"""Pickling for checkpoints, which restores views together with the objects that they view.
 
-Values that are sent elsewhere are pickled without these: there, a part of an array is to be that part alone.
+Values that are sent elsewhere are pickled without these reducers: there, a part of an array should be only that part.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OF_MEMORY = ("nbytes", "format", "shape", "strides", "readonly")
 
 
 def reduced(obj: Any) -> Reduced | None:
-    """Raises PicklingError for what would come back as something else.
+    """Reduce an object, or return None. Raises PicklingError for an object that would change its type.
 
-    cloudpickle (3.1) makes a string of an open file, and bytes of a memoryview.
+    cloudpickle (3.1) turns an open file into a string, and a memoryview into bytes.
     """
     kind = type(obj)
     if kind in _DICT_VIEWS:

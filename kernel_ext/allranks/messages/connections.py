@@ -1,10 +1,10 @@
-"""The connections of the notebook's end: which of them a message came by, and which have ended.
+"""The connections of the notebook's end: the connection of each message, and which connections have ended.
 
-ZeroMQ names a connection by its descriptor, both with a message and in the event of its end. The system gives the
-descriptor to another connection at once, and the event may be read later: after a notebook was stopped for minutes,
-many connections end and begin between two looks. So each connection also gets a number, which is never used again:
-ZeroMQ asks, by ZAP (https://rfc.zeromq.org/spec/27/), whether to accept a connection, and passes the user id of the
-answer on with every message.
+ZeroMQ identifies a connection by its descriptor, both with a message and in the event of its end. The system may reuse
+the descriptor for another connection before the event is read: if a notebook was stopped for minutes, many connections
+end and begin between two reads. So each connection also gets a number that is never reused. ZeroMQ asks, by ZAP
+(https://rfc.zeromq.org/spec/27/), whether to accept a connection, and passes the user id of the answer, which is this
+number, with every message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Connection(NamedTuple):
 
 
 class Connections:
-    """Of one ROUTER; belongs to the thread that reads it."""
+    """The connections of one ROUTER; used in the thread that reads it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes]) -> None:
         self._ends = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -31,17 +31,17 @@ class Connections:
         self._begins.bind(ZAP)
         self._newest = 0
         self._ended: dict[int, int] = {}
-        """For each descriptor the highest number that a connection with it had and that has ended."""
+        """Maps a descriptor to the newest connection number when a connection with it last ended."""
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """`update` is due when one of them can be read."""
+        """The sockets to poll; call `update` when one of them is readable."""
         return self._begins, self._ends
 
     def update(self) -> None:
-        """Accept the connections that begin, and note those that have ended."""
+        """Accept new connections, and note the connections that have ended."""
         while (request := _received(self._begins)) is not None:
-            # ZeroMQ has told of the end of a descriptor's last owner before it asks about the next: both in one thread.
+            # One thread of ZeroMQ reports the end of a descriptor's last connection, then asks about the next.
             self._note_ends()
             self._newest += 1
             version, number = request[:2]
@@ -53,12 +53,12 @@ class Connections:
             self._ended[parse_monitor_message(event)["value"]] = self._newest
 
     def is_open(self, connection: Connection) -> bool:
-        """Whether it had not ended at the last update."""
+        """Whether the connection had not ended at the last `update`."""
         return connection.number > self._ended.get(connection.descriptor, 0)
 
 
 def connection_of(frame: zmq.Frame) -> Connection:
-    """The connection by which a message came."""
+    """The connection on which a message arrived."""
     return Connection(int(frame.get(zmq.SRCFD)), int(frame.get("User-Id")))
 
 

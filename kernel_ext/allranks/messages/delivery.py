@@ -1,8 +1,8 @@
-"""What must reach a rank though its connection may be lost at that moment: cells, and stops of cells.
+"""Delivery of cells, and of requests that stop cells, although a connection may be lost at that moment.
 
-ZeroMQ drops without a word what is sent to a connection that has ended. So a cell is kept until its rank says that it
-has begun, and sent again whenever the rank has a new connection. The rank begins each cell once, by its number: a later
-copy does nothing.
+ZeroMQ silently drops messages to a connection that has ended. So a cell is kept until its rank reports that the cell
+has begun, and is sent again whenever the rank has a new connection. The rank begins each cell number only once and
+ignores later copies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .requests import Interrupt, Request, RunCell
 
 BEGUN_WITHIN = 10.0
-"""Seconds for which a program that ends waits until the cells that it sent have begun."""
+"""Seconds that an exiting program waits for the cells that it sent to begin."""
 
 
 class _Sent(NamedTuple):
@@ -24,27 +24,30 @@ class _Sent(NamedTuple):
 
 
 class Deliveries:
-    """`add` and `told` may be called from any thread, the rest from the lifeline's."""
+    """Cells not yet begun. `add` and `told` may be called from any thread, the rest from the lifeline's thread."""
 
     def __init__(self, send: Callable[[str, Request], None]) -> None:
-        """`send` sends a request to the rank of that uuid."""
+        """`send` sends a request to the rank with that uuid."""
         self._send = send
         self._lock = threading.Lock()
         self._cells: dict[str, list[_Sent]] = {}
         self._stops: dict[str, Interrupt] = {}
 
     def add(self, uuid: str, number: int, request: RunCell) -> None:
-        """A rank is sent this cell."""
+        """Keep a cell that is about to be sent to a rank."""
         with self._lock:
             self._cells.setdefault(uuid, []).append(_Sent(number, request))
 
     def told(self, uuid: str, request: Request) -> None:
-        """A rank is sent a request: if it stops a cell, it is kept."""
+        """Keep a request that is about to be sent to a rank, if it is an `Interrupt`."""
         if isinstance(request, Interrupt):
             self._stops[uuid] = request
 
     def back(self, uuid: str) -> None:
-        """A rank has a connection, perhaps again; it ignores a stop of a cell that it does not run."""
+        """Send kept cells and the last `Interrupt` to a rank that has connected.
+
+        The rank ignores an `Interrupt` of a cell that it does not run.
+        """
         with self._lock:
             cells = [*self._cells.get(uuid, ())]
         for sent in cells:
@@ -53,8 +56,8 @@ class Deliveries:
             self._send(uuid, stop)
 
     def begun(self, uuid: str, cell: int) -> None:
-        """This rank has begun that cell, and all before it."""
-        if uuid not in self._cells:  # as a rule: ranks say it with everything that they report
+        """Drop the cells up to `cell`, which the rank has begun."""
+        if uuid not in self._cells:  # the usual case: most reports of ranks contain the cell number
             return
         with self._lock:
             if left := [each for each in self._cells[uuid] if each.number > cell]:
@@ -64,11 +67,11 @@ class Deliveries:
 
     @property
     def expected(self) -> set[str]:
-        """The ranks that have yet to begin a cell."""
+        """The ranks that have not yet begun all cells sent to them."""
         return set(self._cells)
 
     def wait(self, connected: Container[bytes]) -> None:
-        """Until these ranks have begun the cells that they were sent, for no longer than that should take."""
+        """Wait until the `connected` ranks have begun their cells, for at most `BEGUN_WITHIN`."""
         deadline = time.monotonic() + BEGUN_WITHIN
         while any(uuid.encode() in connected for uuid in self.expected) and time.monotonic() < deadline:
             time.sleep(0.01)

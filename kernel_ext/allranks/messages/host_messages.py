@@ -1,7 +1,7 @@
-"""Orders to the host process of each host, and its events: JSON lines, over a pipe, a Unix socket or ssh.
+"""Requests to the host process of each host, and its events: JSON lines over a pipe, a Unix socket or ssh.
 
-Dataclasses of the standard library, since that is all a host process needs until it starts ranks: one that lacks a
-package can still say which. The head, which has everything, checks each event against its type.
+The types are dataclasses, since a host process uses only the standard library until it starts ranks. So it can report
+which package is missing. The head, which has all packages, validates each event against its type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RankConfig:
-    """What a rank process gets when it starts."""
+    """The configuration that a rank process gets at its start."""
 
     rank: int
     host: str
@@ -32,81 +32,81 @@ class RankConfig:
     """Connection info of the ipyparallel controller (the content of ``ipcontroller-engine.json``)."""
     cwd: str | None = None
     cwd_may_lack: bool = False
-    """Whether to stay in the home folder where there is no `cwd`."""
+    """Whether to stay in the home folder if `cwd` does not exist."""
     env: Mapping[str, str] = field(default_factory=dict)
     lease: float | None = 0.0
-    """Seconds that it outlives the notebook while it runs nothing; None for ever."""
+    """Seconds that an idle rank outlives the notebook; None for no limit."""
     holder: int | None = None
-    """Descriptor by which the host process is given what is to outlive the rank (see `rank.world.held_sockets`)."""
+    """Descriptor for sending the host process what must outlive the rank (see `rank.world.held_sockets`)."""
     shared_memory: str | None = None
-    """Folder for the memory that Open MPI's ranks on one host share, removed with the cluster; None for its own."""
+    """Folder for the shared memory of Open MPI's ranks, removed with the cluster; None for Open MPI's default."""
 
 
 @dataclass
 class Prepare:
-    """The first order: start ipyparallel's controller if it is to live here, and import what ranks need meanwhile.
+    """The first request: start ipyparallel's controller if it belongs here, and import the ranks' modules meanwhile.
 
-    Without a `directory` one is made, and the host describes itself (`Prepared`) to a head that is elsewhere.
+    Without a `directory`, the host process creates one, and describes the host to the head (`Prepared`).
     """
 
     directory: str | None = None
     controller: dict[str, JSON] | None = None
     patience: float | None = None
-    """Seconds without a word after which the head, or the network to it, counts as gone."""
+    """Seconds without a message after which the head, or the network to it, counts as lost; None for no limit."""
     forks: bool = True
-    """Whether to import at once what ranks need; otherwise the imports happen when the first is started."""
+    """Whether to import the ranks' modules at once; otherwise they are imported when the first rank is started."""
 
 
 @dataclass
 class Keep:
-    """Stay without a head from now on: another one can learn how to attach. Until then, all ends with the head."""
+    """Keep running without a head, so that another head can attach. Before this request, all ends with the head."""
 
     lease: float | None
-    """Seconds that everything stays while no head is there and no rank runs a cell; None for ever."""
+    """Seconds to keep running while no head is connected and no rank runs a cell; None for no limit."""
     also_remove: str | None = None
-    """A file that goes with the directory."""
+    """A file to remove with the directory."""
     longer: float = 0.0
-    """Seconds that this host process stays longer than the lease, which is that of ranks on other hosts."""
+    """Seconds that this host process outlasts the lease, which also limits ranks on other hosts."""
     saver: list[str] = field(default_factory=list)
-    """A command to run when the lease has run out: it attaches, saves variables, and ends the cluster."""
+    """The command to run when the lease expires: it attaches, saves the variables, and ends the cluster."""
     says: str = ""
-    """The file that gets what the command prints."""
+    """The file for the output of that command."""
 
 
 @dataclass
 class Describe:
-    """Write down which cluster this is, for those who list and end clusters from a shell."""
+    """Write a description of the cluster to a file, for commands that list and end clusters from a shell."""
 
     cluster: str
-    """The same on all its hosts."""
+    """Identifies the cluster; the same on all its hosts."""
     name: str
     backend: str
     size: int
     hosts: list[str]
-    """Those with ranks, as the notebook calls them."""
+    """The hosts with ranks, by their names in the notebook."""
     logins: dict[str, str]
-    """Those that the notebook has logged in to, also if no rank is left there, and the interpreter there; none that a
-    scheduler has."""
+    """Maps each host that the notebook has logged in to, also if no rank is left there, to its interpreter; without the
+    hosts of a scheduler."""
     host: str
-    """This one, likewise."""
+    """The name of this host in the notebook."""
     notebook: str
-    """Where it runs, in words."""
+    """A text that says where the notebook runs."""
     python: str
-    """The interpreter of the ranks on this one."""
+    """The interpreter of the ranks on this host."""
     pids: dict[str, int]
-    """Processes of its ranks on this host, by name: a launcher's are not the host process's own."""
+    """The pids of the ranks on this host, by name: ranks of a launcher are no children of the host process."""
 
 
 @dataclass
 class Start:
-    """Start one engine for each of these."""
+    """Start one engine for each of these ranks."""
 
     ranks: list[RankConfig]
 
 
 @dataclass
 class Launch:
-    """Start all ranks through a launcher such as mpirun; each reads the file `join` and knows its rank from it."""
+    """Start all ranks through a launcher such as mpirun; each reads the file `join` to find its rank."""
 
     command: list[str]
     env: dict[str, str]
@@ -116,7 +116,7 @@ class Launch:
 
 @dataclass
 class Offer:
-    """Lay these settings where the ranks of a launcher find them here. Answered."""
+    """Write these settings to the folder in which ranks of a launcher look for them on this host. Answered."""
 
     cluster: str
     ranks: list[RankConfig]
@@ -137,21 +137,21 @@ class Forget:
 
 @dataclass
 class Runs:
-    """Whether there is such a process. Answered with its `pid`, or 0."""
+    """Ask whether process `pid` runs. Answered with its `pid`, or 0."""
 
     pid: int
 
 
 @dataclass
 class Ports:
-    """Free TCP ports. Answered."""
+    """Ask for `count` free TCP ports. Answered."""
 
     count: int
 
 
 @dataclass
 class Alive:
-    """The head is there. Answered by `Heard`."""
+    """Heartbeat of the head. Answered by `Heard`."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ class End:
 
 
 Serial: TypeAlias = tuple[str, int]
-"""Which head gives an order, and its number among that head's orders, from 1."""
+"""The head that sends a request, and the number of the request among those of that head, from 1."""
 HostOrder: TypeAlias = Prepare | Keep | Describe | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
 
 
@@ -178,33 +178,33 @@ class HostPlatform:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a host says of itself."""
+    """The description of a host."""
 
     directory: str
     """Its private folder."""
     versions: dict[str, str]
-    """Of Python and the packages that must be alike; empty for one that is not installed."""
+    """Versions of Python and of the packages that must match; empty for a package that is not installed."""
     ssh: str
-    """``SSH_CONNECTION``."""
+    """The value of ``SSH_CONNECTION``."""
     cores: int
     addresses: list[str]
-    """Its own, with their networks: ``10.0.0.3/24``."""
+    """The host's addresses with their networks: ``10.0.0.3/24``."""
     platform: HostPlatform
     cuda: str
-    """``CUDA_VISIBLE_DEVICES``."""
+    """The value of ``CUDA_VISIBLE_DEVICES``."""
     python: str
-    """Its interpreter, as that calls itself."""
+    """The interpreter (``sys.executable``)."""
     left_behind: list[Any] = field(default_factory=list)
-    """Other clusters of this user that run there without a notebook, as `machine.clusters.listed` has them."""
+    """Other clusters of this user that run there without a notebook, from `machine.clusters.listed`."""
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """The shell of a login has run its start-up files, and becomes the program for which the login was made."""
+    """Sent when the shell of a login has run its start-up files and is about to exec the requested program."""
 
     pid: int
     parent: int
-    """With both, another login finds the process on that host, and no other."""
+    """Both pids let another login identify the process on that host."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Launched:
-    """The launcher runs."""
+    """The launcher was started."""
 
     pid: int
 
@@ -227,31 +227,31 @@ class Ended:
     name: str
     pid: int
     code: int
-    """As in `subprocess.Popen.returncode`."""
+    """The exit code, as in `subprocess.Popen.returncode`."""
     out_of_memory: bool
     log: str = ""
-    """What it wrote last."""
+    """The last lines that it wrote."""
     replaced: bool = False
-    """Whether another was started in its place, at the same addresses."""
+    """Whether a new process was started in its place, at the same addresses."""
 
 
 @dataclass(frozen=True)
 class Present:
-    """To a head that has connected, perhaps again."""
+    """The state of the host, sent to a head that has connected, perhaps again."""
 
     processes: dict[str, int]
-    """What runs, by name."""
+    """The pids of running processes, by name."""
     ended: list[Ended] = field(default_factory=list)
-    """What has ended so far; the head may have heard of it."""
+    """The processes that have ended so far; the head may know of some."""
     head: str = ""
-    """The head that gave the last order."""
+    """The head that sent the last request."""
     received: int = 0
-    """Number of that order."""
+    """Number of that request."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """The host is there, and has received all of this head's orders up to this number."""
+    """The reply to `Alive`: the host has received all requests of this head up to this number."""
 
     received: int
     head: str = ""
@@ -259,7 +259,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """The answer to the order with this number."""
+    """The answer to the request with this number."""
 
     number: int
     ports: list[int] = field(default_factory=list)
@@ -268,14 +268,14 @@ class HostAnswer:
 
 @dataclass(frozen=True)
 class Trouble:
-    """An order could not be carried out: the traceback."""
+    """The traceback of a request that failed."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Gone:
-    """The last event."""
+    """The host process exits; this is its last event."""
 
 
 HostEvent: TypeAlias = Greeting | Prepared | Started | Launched | Present | Ended | Heard | HostAnswer | Trouble | Gone
@@ -291,16 +291,16 @@ _EVENTS: dict[str, type[HostEvent]] = {
 
 
 def to_line(message: HostOrder | HostEvent, number: int | None = None, serial: Serial | None = None) -> bytes:
-    """As it travels, without the newline; with a `number`, an order is answered.
+    """Encode a message as a line, without the newline; a request with a `number` is answered.
 
-    Orders with a `serial` are carried out once, though they may be sent again after a gap.
+    A request with a `serial` is handled once, although it may be sent again after a lost connection.
     """
     kind, body = type(message).__name__, asdict(message)
     return json.dumps({"type": kind, "number": number, "serial": serial, "body": body}).encode()
 
 
 def read_order(line: bytes) -> tuple[HostOrder, int | None, Serial | None]:
-    """What `to_line` was given. Raises ValueError, TypeError or KeyError for anything else."""
+    """Decode a request, its number and its serial. Raises ValueError, TypeError or KeyError for other lines."""
     found = json.loads(line)
     body = found["body"]
     if "ranks" in body:
@@ -310,13 +310,13 @@ def read_order(line: bytes) -> tuple[HostOrder, int | None, Serial | None]:
 
 
 def begins_event(line: bytes) -> int:
-    """Where an event begins in a line, after a prompt without a newline, say; -1 where the line has none."""
+    """The position of an event in a line, for example after a prompt without a newline; -1 if there is none."""
     return line.find(b'{"type": "')
 
 
 def read_event(line: bytes) -> HostEvent:
-    """What `to_line` was given. Raises NotUnderstood for anything else, such as what a login shell prints."""
-    import msgspec  # no host process needs it
+    """Decode an event. Raises NotUnderstood for other lines, such as output of a login shell."""
+    import msgspec  # not needed by host processes
 
     from .wire import NotUnderstood
 

@@ -1,12 +1,13 @@
 """The notebook's end of the lifeline.
 
-One thread owns the sockets: the ROUTER all ranks connect to, and those by which ZeroMQ reports that connections begin
-and end (`messages.connections`). A killed process closes its connection at once, so its death is known within
-milliseconds.
+One thread owns the sockets: the ROUTER to which all ranks connect, and the sockets on which ZeroMQ reports that
+connections begin and end (`messages.connections`). The system closes the connection of a killed process at once, so
+its death is known within milliseconds.
 
-A question ends with ConnectionError where its rank has no connection, loses it, or is known to be stopped. Silence
-alone proves nothing: a rank that pickles a large value holds Python's lock. ZeroMQ answers heartbeats in a thread that
-needs no lock, so a lost connection does. A cell that was lost with one is sent again (`messages.delivery`).
+A question fails with ConnectionError if its rank has no connection, loses it, or is known to be stopped. Silence alone
+proves nothing: a rank that pickles a large value holds the GIL. A lost connection is proof, since ZeroMQ answers
+heartbeats in a thread that does not need the GIL. A cell that was lost with a connection is sent again
+(`messages.delivery`).
 """
 
 from __future__ import annotations
@@ -37,28 +38,28 @@ from .requests.transfers import KINDS
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode
 
-AT_ONCE = 1000  # messages taken before orders are sent again: endless output must not keep an interrupt from a rank
-LOOK_EVERY = 0.25  # seconds between two looks at what ranks have yet to answer
-READ_WITHIN = 1.0  # seconds until a rank without a connection counts as gone, though its messages may not all be read
-AFTER_TROUBLE = 0.05  # seconds until this thread goes on after an error of its own
-LONGEST_COMPLAINT = 300  # characters of the log's line on a message that was not understood
+AT_ONCE = 1000  # most messages received before requests are sent: endless output must not delay an interrupt
+LOOK_EVERY = 0.25  # seconds between two checks of open questions
+READ_WITHIN = 1.0  # seconds until a disconnected rank counts as gone, even if some of its messages are unread
+AFTER_TROUBLE = 0.05  # seconds that this thread pauses after an error
+LONGEST_COMPLAINT = 300  # characters logged about a message that was not understood
 Handler = Callable[[str, Event, Sequence[Buffer]], None]
-"""Called with a rank's uuid, its message and the buffers of that, in the lifeline's thread."""
+"""Called in the lifeline's thread with a rank's uuid, its message and the message's buffers."""
 A = TypeVar("A", bound=Answer)
 _log = logging.getLogger("allranks")
 
 
 class Lifeline:
-    """Takes connections from the moment it is made; messages are handled once `listen` is called."""
+    """Accepts connections once constructed; messages are handled once `listen` is called."""
 
     _on_message: Handler
     _on_gone: Callable[[str], None]
     _is_stopped: Callable[[str], bool]
 
     def __init__(self, token: str, *, url: str = "tcp://127.0.0.1:*", keys: tuple[str, str] | None = None) -> None:
-        """Bind to `url`; `keys` are the public and secret CurveZMQ key, new ones if not given.
+        """Bind to `url`; `keys` are the public and secret CurveZMQ key, by default new ones.
 
-        Raises zmq.ZMQError where the address is taken.
+        Raises zmq.ZMQError if the address is in use.
         """
         self._token = token
         public, secret = zmq.curve_keypair()
@@ -67,20 +68,20 @@ class Lifeline:
         try:
             self._bind(url)
         except BaseException:
-            self._context.destroy(linger=0)  # what stays open would block the interpreter when it is collected
+            self._context.destroy(linger=0)  # a socket left open would block the interpreter when collected
             raise
         self._connected: set[bytes] = set()
-        """Ranks that have said hello on a connection that has not ended."""
+        """Ranks that have sent a hello on a connection that is still open."""
         self._greeted: dict[bytes, Connection] = {}
-        """The connection on which each rank said hello last: its messages are those that come by it."""
+        """The connection of each rank's last hello: only messages on it are handled."""
         self._routes: dict[bytes, bytes] = {}
-        """The routing id of that connection."""
+        """The routing ids of these connections."""
         self._unknown: dict[bytes, Connection] = {}
-        """The last connection by which a rank sent messages without a hello, and on which it was asked for one."""
+        """The last connection on which each rank sent a message without a hello, and was asked for a hello."""
         self._ended_at: dict[bytes, float] = {}
-        """When the connections ended of ranks that are not yet reported as gone."""
+        """When the connection ended of each rank that is not yet reported as gone."""
         self._outbox: deque[tuple[list[Any], int | None]] = deque()
-        """Messages, each with the number of the question that it asks."""
+        """Messages to send, each with the number of its question, or None."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._sender = secrets.token_hex(8)
@@ -99,9 +100,9 @@ class Lifeline:
         on_gone: Callable[[str], None],
         is_stopped: Callable[[str], bool] = lambda _uuid: False,
     ) -> None:
-        """Handle what ranks send, from now on.
+        """Start to handle messages of ranks.
 
-        `is_stopped` says whether a rank's process is known to be stopped, so that no answer can come.
+        `is_stopped` says whether a rank's process is known to be stopped, so that it cannot answer.
         """
         self._on_message, self._on_gone, self._is_stopped = on_message, on_gone, is_stopped
         self._thread.start()
@@ -111,8 +112,8 @@ class Lifeline:
         self._connections = Connections(self._context, self._router)
         self._router.curve_server = True
         self._router.curve_secretkey = self.keys[1].encode()
-        # Each connection has a routing id of ZeroMQ's own. If ranks chose theirs, one that connects again would have to
-        # take it over from the connection before (ROUTER_HANDOVER), and the heartbeats on that one could end this
+        # ZeroMQ chooses the routing id of each connection. If ranks chose it, a rank that reconnects would have to take
+        # it over from its previous connection (ROUTER_HANDOVER), and heartbeats on that connection could end this
         # process: "Assertion failed: !_io_error (src/stream_engine_base.cpp:310)" (libzmq 4.3.5).
         for option, value in ((zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
             self._router.setsockopt(option, value)
@@ -122,19 +123,19 @@ class Lifeline:
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
 
     def execute(self, uuid: str, code: str, cell: CellRequest, after: Sequence[str] = ()) -> None:
-        """Send a cell to a rank, again where it gets lost; it runs `after` these requests of ipyparallel's client."""
+        """Send a cell to a rank, again if it gets lost; it runs `after` these requests of ipyparallel's client."""
         cell = structs.replace(cell, sender=self._sender)
         request = RunCell(code, to_builtins(cell), tuple(after))
         self._deliveries.add(uuid, cell.number, request)
         self._send(uuid, request)
 
     def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a request that needs no answer. A stop reaches a rank without a connection when it has one again."""
+        """Send a request without an answer. An `Interrupt` to a disconnected rank is sent when it reconnects."""
         self._deliveries.told(uuid, request)
         self._send(uuid, request, buffers)
 
     def ask(self, uuid: str, question: Question[A], buffers: Sequence[Buffer] = ()) -> Future[Reply[A]]:
-        """Send a question; the future has the answer, or RequestFailed, or ConnectionError where none can come."""
+        """Send a question; return the future of its answer, which may raise RequestFailed or ConnectionError."""
         number, future = self._questions.put(uuid, question)
         self._send(uuid, structs.replace(question, number=number), buffers, number)
         if self._closing:  # the thread that sends it may have ended
@@ -142,7 +143,7 @@ class Lifeline:
         return future
 
     def moved(self, uuid: str) -> tuple[int, int]:
-        """How many bytes of large messages have moved from and to a rank, and of how many."""
+        """Bytes of large messages transferred from and to a rank so far, and their total size."""
         return transfers.moved if (transfers := self._transfers.get(uuid.encode())) is not None else (0, 0)
 
     def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer] = (), question: int | None = None) -> None:
@@ -150,17 +151,17 @@ class Lifeline:
         self._wake()
 
     def close(self, *, deliver: bool = False) -> None:
-        """Stop listening, once ranks have the cells that they were sent (`deliver`); questions get ConnectionError."""
+        """Stop listening, with `deliver` only once ranks have begun their cells. Questions get ConnectionError."""
         if deliver:
             self._deliveries.wait(self._connected)
         self._closing = True
-        if self._thread.ident is None:  # it has never listened
+        if self._thread.ident is None:  # `listen` was never called
             return self._shut()
         self._wake()
         self._thread.join(5)
 
     def _wake(self) -> None:
-        with suppress(OSError):  # it has been woken often enough, or is closed
+        with suppress(OSError):  # the pipe is full or closed
             os.write(self._wake_write, b"!")
 
     def _run(self) -> None:
@@ -204,7 +205,7 @@ class Lifeline:
                 raise
 
     def _send_to(self, identity: bytes, frames: Sequence[Buffer]) -> None:
-        """Send to a rank; ZeroMQ drops it where the rank's connection has ended."""
+        """Send a message to a rank; ZeroMQ drops it if the rank's connection has ended."""
         if (route := self._routes.get(identity)) is not None:
             self._router.send_multipart([route, *frames], copy=len(frames) < 2)
 
@@ -217,16 +218,16 @@ class Lifeline:
         return self._transfers[identity]
 
     def _lost(self, identity: bytes) -> None:
-        """What was under way on a connection is lost with it."""
+        """Drop the transfers, and fail the questions, that were lost with a rank's connection."""
         self._transfers.pop(identity, None)
         self._questions.give_up_on(identity.decode(), LOST)
 
     def _waited_for(self) -> set[str]:
-        """The ranks that have yet to answer something, and that are there to do it."""
+        """The connected ranks that have not answered a question yet."""
         return {uuid for uuid in self._questions.asked if uuid.encode() in self._connected}
 
     def _look(self, now: float) -> None:
-        """Give up what cannot come."""
+        """Fail the questions to ranks that are stopped, every `LOOK_EVERY` seconds."""
         if now - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = now
@@ -239,20 +240,20 @@ class Lifeline:
             self._questions.give_up_on(uuid, CLOSED)
         self._router.disable_monitor()
         self._context.destroy(linger=200)
-        # Whoever tells something later must not write into what has this number then.
+        # A later `_wake` must not write to another file with the same descriptor.
         wake, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)
         os.close(wake)
 
     def _receive_all(self) -> bool:
-        """Take the messages that are there, up to a limit; returns whether there are no more."""
+        """Receive the waiting messages, at most `AT_ONCE`; return whether all were read."""
         for _ in range(AT_ONCE):
             try:
                 route, identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return True
             except ValueError:
-                continue  # too short: a stranger's
+                continue  # too short, so from an unknown peer
             try:
                 uuid = identity.bytes.decode()
             except UnicodeDecodeError:
@@ -260,9 +261,9 @@ class Lifeline:
             try:
                 self._receive(route.bytes, uuid, first, [frame.buffer for frame in rest])
             except NotUnderstood as error:
-                if self._greeted.get(identity.bytes) == connection_of(first):  # strangers are not worth a line
+                if self._greeted.get(identity.bytes) == connection_of(first):  # unknown peers are not logged
                     _log.warning("a message of %s was dropped: %s", uuid, str(error)[:LONGEST_COMPLAINT])
-            except Exception:  # this thread must go on whatever one rank sends
+            except Exception:  # this thread must go on, whatever a rank sends
                 _log.exception("a message of %s could not be handled", uuid)
         return not self._router.poll(0)
 
@@ -273,10 +274,10 @@ class Lifeline:
             if not hmac.compare_digest(event.token.encode(errors="replace"), self._token.encode()):
                 return
             before = self._greeted.get(identity, connection)
-            if before.number > connection.number:  # read late: it has ended
+            if before.number > connection.number:  # a late hello of a connection that has ended
                 return
             if identity in self._connected and before != connection:
-                self._lost(identity)  # answers, too, may be lost with the connection that was there before
+                self._lost(identity)  # answers may be lost with the previous connection
             self._greeted[identity], self._routes[identity] = connection, route
             self._connected.add(identity)
             self._ended_at.pop(identity, None)
@@ -294,7 +295,7 @@ class Lifeline:
         except CannotHold as error:
             if error.question is not None:
                 self._questions.answered(uuid, Failed(error.question, "MemoryError", str(error), ""), ())
-            elif isinstance(done := self._reader.read(error.message), Done):  # the cell has ended all the same
+            elif isinstance(done := self._reader.read(error.message), Done):  # only the value of the cell is lost
                 self._handle(uuid, structs.replace(done, no_value=str(error)), ())
             return
         if whole is not None and not isinstance(event := self._reader.read(whole[0]), EventOfTransfer):
@@ -311,13 +312,13 @@ class Lifeline:
         self._on_message(uuid, event, buffers)
 
     def _ask_for_hello(self, route: bytes, identity: bytes, connection: Connection) -> None:
-        """A message of a rank, or of a stranger under its name: only a rank can say hello. Asks once a connection."""
+        """Ask the sender for a hello, once for each connection; only the rank itself can send one, not an impostor."""
         if identity in self._greeted and self._unknown.get(identity) != connection:
             self._unknown[identity] = connection
             self._router.send_multipart([route, encode(Greet())])
 
     def _report_gone(self, all_read: bool, now: float) -> None:
-        """Report the ranks whose connection has ended, once their messages are read."""
+        """Report the ranks whose connection has ended, once their messages are read or `READ_WITHIN` has passed."""
         for identity in [each for each in self._connected if not self._connections.is_open(self._greeted[each])]:
             if all_read or now - self._ended_at.setdefault(identity, now) > READ_WITHIN:
                 self._connected.remove(identity)

@@ -1,7 +1,7 @@
-"""What comms have yet to say, bounded: of each the last state, however often that changes before it can go.
+"""Messages of comms that wait to be sent, bounded: state updates are merged, and only recent other messages kept.
 
-A comm is a widget's line to its other half (target ``jupyter.widget``): it is opened with a state, says ``update`` with
-what has changed of it, and a few things besides.
+A comm connects a widget on a rank to its counterpart in the page (target ``jupyter.widget``). It is opened with a
+state, then sends ``update`` with the changed part of the state, and a few other messages.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .wire import Buffer, NotUnderstood, dict_from_json, to_json
 TARGET = "jupyter.widget"
 """The comm target of widgets."""
 EVERY = 0.05
-"""Seconds between two states of a widget; more where the notebook asks for it."""
+"""Seconds between two sends; longer if the notebook asks for that."""
 OTHERS_KEPT = 100
-"""Messages of one comm kept that are no states; the oldest go first."""
+"""Maximum number of other messages kept for each comm; the oldest are dropped first."""
 
 
 class CommMessage(NamedTuple):
@@ -48,19 +48,19 @@ class _Waiting:
 
 
 class Outbox:
-    """Filled and emptied by any thread."""
+    """The queue of messages; may be used by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
         self.opens = 0
-        """Comms in it that have yet to be opened."""
+        """Number of comms whose opening waits to be sent."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def put(self, message: CommMessage) -> None:
-        """Keep a message, in place of what it makes needless."""
+        """Queue a message, merged with or instead of earlier messages that it makes obsolete."""
         with self._lock:
             waiting = self._waiting.setdefault(message.comm, _Waiting())
             if message.kind == "comm_open":
@@ -79,7 +79,7 @@ class Outbox:
                 waiting.state = message if waiting.state is None else merged(waiting.state, message)
 
     def take_opens(self) -> list[CommMessage]:
-        """Those that open a comm, in their order; what else there is stays."""
+        """Remove and return the messages that open comms, in order."""
         if not self.opens:
             return []
         with self._lock:
@@ -92,17 +92,17 @@ class Outbox:
         return opened
 
     def take(self) -> list[CommMessage]:
-        """All there is; comms are opened first, since a state may name others' comms."""
+        """Remove and return all messages; comms are opened first, since a state may refer to other comms."""
         opened = self.take_opens()
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-            # One that was opened meanwhile waits for the next call.
+            # A comm that was opened meanwhile waits for the next call.
             self._waiting = {comm: each for comm, each in waiting.items() if each.opening is not None}
             return opened + [message for each in waiting.values() if each.opening is None for message in each.rest()]
 
 
 def merged(old: CommMessage, new: CommMessage) -> CommMessage:
-    """``old`` with the state of ``new`` over its own."""
+    """Return `old` with its state updated by that of `new`."""
     fresh = new.data.get("state") or {}
     changed = set(fresh) | {path[0] for path in new.data.get("buffer_paths", ())}
     kept = [pair for pair in _buffers(old) if pair[0][0] not in changed]
@@ -117,7 +117,7 @@ def _buffers(message: CommMessage) -> list[tuple[list[Any], bytes]]:
 
 
 def pack(messages: Sequence[CommMessage]) -> tuple[tuple[CommRow, ...], list[bytes]]:
-    """As they travel, and their buffers in one row."""
+    """Convert messages to rows; return these and all their buffers in one list."""
     rows = tuple(
         CommRow(each.kind, each.comm, to_json(each.data), to_json(each.metadata), len(each.buffers))
         for each in messages
@@ -126,7 +126,7 @@ def pack(messages: Sequence[CommMessage]) -> tuple[tuple[CommRow, ...], list[byt
 
 
 def unpack(rows: Sequence[CommRow], buffers: Sequence[Buffer]) -> list[CommMessage]:
-    """The messages that `pack` was given; buffers are copied. Raises NotUnderstood."""
+    """Restore the messages of `pack`; buffers are copied. Raises NotUnderstood."""
     if sum(row.buffers for row in rows) != len(buffers) or any(row.buffers < 0 for row in rows):
         raise NotUnderstood(f"comms that announce other buffers than the {len(buffers)} that came")
     messages, left = [], iter(buffers)

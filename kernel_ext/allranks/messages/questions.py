@@ -1,4 +1,4 @@
-"""Questions that ranks have yet to answer: each gets its answer, or an error as soon as none can come."""
+"""Open questions to ranks: each gets its answer, or an error as soon as no answer can arrive."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ A = TypeVar("A", bound=Answer, covariant=True)
 
 @dataclass(frozen=True)
 class Reply(Generic[A]):
-    """What a rank answered."""
+    """The answer of a rank, with its buffers."""
 
     answer: A
     buffers: Sequence[Buffer] = ()
 
 
 class RequestFailed(Exception):
-    """What a rank was asked raised there: `kind` is the name of the exception's class."""
+    """A question raised on the rank; `kind` is the name of the exception's class."""
 
     def __init__(self, kind: str, text: str, traceback: str = "") -> None:
         super().__init__(text)
         self.kind, self.traceback = kind, traceback
-        """The traceback, where the error was not foreseen."""
+        """`traceback` is empty for an error that the rank expected."""
 
 
 @dataclass
@@ -46,30 +46,33 @@ class _Open:
 
 @functools.cache
 def _reader_of(question: type[Question[Any]]) -> Reader[Any]:
-    """What reads the answers to such questions: made once."""
+    """The reader of the answers to this type of question, created once per type."""
     return Reader(answer_type(question))
 
 
 class Questions:
-    """`put` may be called from any thread, the rest from the lifeline's."""
+    """The open questions. `put` may be called from any thread, all other methods from the lifeline's thread."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}
         self._numbers = itertools.count(1)
 
     def put(self, uuid: str, question: Question[Any]) -> tuple[int, Future[Reply[Any]]]:
-        """A new question to a rank: its number, and what will have the answer, or RequestFailed or ConnectionError."""
+        """Add a question to a rank; return its number and the future of its answer.
+
+        The future may also raise RequestFailed or ConnectionError.
+        """
         number, future = next(self._numbers), Future[Reply[Any]]()
         self._open[number] = _Open(uuid, _reader_of(type(question)), future)
         return number, future
 
     @property
     def asked(self) -> set[str]:
-        """The ranks that have a question open."""
+        """The uuids of the ranks with open questions."""
         return {each.uuid for each in list(self._open.values())}
 
     def is_open(self, number: int) -> bool:
-        """Whether somebody waits for the answer: one whose future is cancelled is given up."""
+        """Whether a caller still waits for the answer; drops the question if its future was cancelled."""
         each = self._open.get(number)
         if each is not None and each.future.cancelled():
             self._open.pop(number, None)
@@ -77,7 +80,7 @@ class Questions:
         return each is not None
 
     def answered(self, uuid: str, event: Answered | Failed, buffers: Sequence[Buffer]) -> None:
-        """A rank has answered. What it was not asked, or is asked no more, is dropped. Raises NotUnderstood."""
+        """Handle an answer. Drops the answer if this rank has no such open question. Raises NotUnderstood."""
         each = self._open.get(event.number)
         if each is None or each.uuid != uuid or self._open.pop(event.number, None) is None:
             return
@@ -93,13 +96,13 @@ class Questions:
             raise
 
     def give_up(self, number: int, because: str) -> None:
-        """No answer can come to this question."""
+        """Fail this question with ConnectionError: no answer can arrive."""
         each = self._open.pop(number, None)
         if each is not None and each.future.set_running_or_notify_cancel():
             each.future.set_exception(ConnectionError(because))
 
     def give_up_on(self, uuid: str, because: str) -> None:
-        """No answer can come from this rank to what it was asked so far."""
+        """Fail all open questions to this rank with ConnectionError: no answer can arrive."""
         for number, each in list(self._open.items()):
             if each.uuid == uuid:
                 self.give_up(number, because)

@@ -2,10 +2,10 @@
 
 One ZeroMQ DEALER connects out to the notebook, so no rank listens on a port. CurveZMQ encrypts it, and the first
 message carries the cluster's secret, without which the notebook ignores the peer. ZeroMQ reconnects automatically, also
-to a new notebook on the same address; `on_connect` is then called again, and also when the notebook asks for it.
+to a new notebook at the same address. `on_connect` is called after each connect, and when the notebook asks for it.
 
-A message is one of `messages.requests` or `messages.events`, followed by raw buffers. To the notebook, the rank's uuid
-comes first.
+A message is one of `messages.requests` or `messages.events`, followed by raw buffers. Messages to the notebook begin
+with the rank's uuid.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode, question_number
 
 AT_ONCE = 64
-"""Messages taken before anything else is done: parts of a large value may come as fast as they are taken."""
+"""Most messages received in one turn of the loop: parts of a large value may arrive as fast as they are received."""
 SOON = 0.002
-"""Seconds within which a short cell ends: its beginning, output and end then travel together."""
+"""Seconds that a message may wait, so that the beginning, output and end of a short cell leave together."""
 AFTER_TROUBLE = 0.2
-"""Seconds until the next look at everything after one that raised."""
+"""Seconds until the next turn of the loop after one that raised."""
 
 
 class _Queued(NamedTuple):
-    """A message that waits for a connection, or for room in it."""
+    """A message that waits to be sent."""
 
     frames: list[Buffer]
     in_parts: bool
     question: int | None
-    """The number of what it answers."""
+    """The number of the question that it answers."""
 
 
 class Lifeline:
@@ -71,7 +71,7 @@ class Lifeline:
         os.set_blocking(self._wake_read, False)
         self._woken = False
         self._looks_at = math.inf
-        """When `on_tick` is called next if nothing happens; infinity while the thread works."""
+        """When `on_tick` is called next if nothing happens before; infinity while the thread is not waiting."""
         self._soon = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -83,7 +83,7 @@ class Lifeline:
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6000)
         self._socket.setsockopt(zmq.HEARTBEAT_TTL, 6000)
-        # While not connected, messages are dropped rather than piled up: on_connect tells all that still matters.
+        # While not connected, messages are dropped rather than queued: on_connect sends again whatever still matters.
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.curve_serverkey = server_key
         self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
@@ -100,27 +100,27 @@ class Lifeline:
         self._thread.start()
 
     def send(self, event: Event, buffers: Sequence[Buffer] = (), *, can_wait: bool = False) -> None:
-        """Queue a message; it leaves at once if there is a connection, or within `SOON` if it `can_wait`."""
-        # Nothing that is sent after one of these relies on it having come before.
+        """Queue a message; if connected, it is sent at once, or within `SOON` if it `can_wait`."""
+        # Messages sent later may overtake a message in parts; none relies on arriving after it.
         in_parts = isinstance(event, (Answered, Done)) and is_large(buffers)
         question = event.number if isinstance(event, Answered) else None
         self._outbox.append(_Queued([encode(event), *buffers], in_parts, question))
         self.wake_soon() if can_wait else self.wake()
 
     def drop_values(self) -> None:
-        """What is on its way in parts and answers no question does not go on. From the lifeline's own thread."""
+        """Stop sending cells' values in parts, but not answers. Must be called in the lifeline's thread."""
         for each in list(self._outbox):
             if each.in_parts and each.question is None:
                 self._outbox.remove(each)
         self._transfers.drop(lambda question: question is None)
 
     def watch(self, opened: socket.socket, before: socket.socket | None = None) -> None:
-        """Call `on_tick` when this socket can be read, too; `before`, the socket that it replaces, is closed."""
+        """Also call `on_tick` when this socket is readable. Closes `before`, the socket that it replaces."""
         self._watched.append((opened, before))
         self.wake()
 
     def wake(self) -> None:
-        """Have `on_tick` called soon."""
+        """Wake the thread, so that it calls `on_tick` at once."""
         if not self._woken:
             self._woken = True
             try:
@@ -129,24 +129,30 @@ class Lifeline:
                 pass
 
     def wake_soon(self) -> None:
-        """Have `on_tick` called within `SOON`; does nothing if it will be called by then in any case.
+        """Have `on_tick` called within about `SOON`; does nothing if that is due anyway.
 
-        Waking the thread costs: the caller may then have to wait for the GIL.
+        Waking the thread has a cost: the caller may then have to wait for the GIL.
         """
         if self._looks_at > time.monotonic() + SOON:
             self.wake()
 
     def look_soon(self) -> None:
-        """Have `on_tick` called again within `SOON`. From the lifeline's own thread."""
+        """Have `on_tick` called again within `SOON`. Must be called in the lifeline's thread."""
         self._soon = True
 
     def close(self, timeout: float) -> bool:
-        """Leave, once the system has everything queued (at most `timeout` seconds): for a process that ends at once."""
+        """Send the queue, close the socket and end the thread, for a process that is about to exit.
+
+        Waits at most `timeout` seconds; returns False if that was not enough.
+        """
         self._closes = True
         return self.flushed(timeout)
 
     def flushed(self, timeout: float) -> bool:
-        """Wait until everything queued was given to ZeroMQ's thread (at most `timeout` seconds)."""
+        """Wait until the queue was handed to ZeroMQ's thread, or dropped for lack of a connection.
+
+        Returns False if that took more than `timeout` seconds.
+        """
         done = threading.Event()
         self._flush_waiter = done
         self.wake()
@@ -166,7 +172,7 @@ class Lifeline:
                 wait = self._turn(dict(ready))
                 if self._soon:
                     wait, self._soon = min(wait, SOON), False
-            except Exception:  # without its agent the rank would be lost: tell it in the next cell, and go on
+            except Exception:  # the rank needs its agent: go on, and show this in the next cell
                 traceback.print_exc()
                 wait = AFTER_TROUBLE
 
@@ -226,7 +232,7 @@ class Lifeline:
                 self.send(Failed(error.question, "MemoryError", str(error)))
 
     def _send_part(self, event: Event, buffers: Sequence[Buffer]) -> None:
-        with suppress(zmq.Again):  # the connection is lost, and the transfer will be cleared with it
+        with suppress(zmq.Again):  # the connection is lost, which clears the transfer, too
             self._send_frames([encode(event), *buffers])
 
     def _send_frames(self, frames: Sequence[Buffer]) -> None:
@@ -241,7 +247,7 @@ class Lifeline:
         if not self.connected:
             self._forget_unsent()
         while self._outbox:
-            frames, in_parts, question = self._outbox[0]  # left there where it cannot leave now
+            frames, in_parts, question = self._outbox[0]  # stays queued if it cannot be sent now
             try:
                 if in_parts:
                     self._transfers.begin(bytes(frames[0]), frames[1:], question)
@@ -256,10 +262,10 @@ class Lifeline:
             self._shut()
         waiter.set()
         if self._closes:
-            raise SystemExit  # of this thread
+            raise SystemExit  # ends this thread only
 
     def _shut(self) -> None:
         self._socket.disable_monitor()
         self._events.close()
         self._socket.close()
-        self._context.term()  # which waits until all of it is sent (see LINGER)
+        self._context.term()  # waits until all messages are sent (see LINGER)

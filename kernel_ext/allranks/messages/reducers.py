@@ -1,6 +1,6 @@
-"""How objects are pickled that would not come back by their own way of pickling.
+"""Pickling of objects that their own pickling methods would not restore.
 
-Each function returns what `pickle` calls a reduced value, or None where the object's own way will do.
+Each function returns what `pickle` calls a reduced value, or None if the object's own method works.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 Reduced = tuple[Any, ...]
 REDUCERS: dict[type, Callable[[Any], Reduced | None]] = {}
-"""More ways, by type: those of objects that only ranks have."""
+"""Maps a type to the function that reduces its objects; ranks add types that only they have."""
 SET_BY_LRU_CACHE = frozenset({*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"})
 """Attributes that ``functools.lru_cache`` gives its functions."""
 
@@ -30,7 +30,7 @@ def reduced(obj: Any) -> Reduced | None:
         return own
     if issubclass(type(obj), BaseException):
         return _reduced_exception(obj)
-    for name in ("stdout", "stderr"):  # on a rank, no files
+    for name in ("stdout", "stderr"):  # on a rank, these are not files
         if obj is getattr(sys, name):
             return getattr, (sys, name)
     mx = sys.modules.get("mlx.core")
@@ -38,7 +38,7 @@ def reduced(obj: Any) -> Reduced | None:
         return None
     if obj is mx.random.state:
         return _random_state, ()
-    if type(obj) is mx.Device:  # its number is not to be had (0.32.4)
+    if type(obj) is mx.Device:  # MLX does not expose its number (0.32.4)
         number = next(number for number in itertools.count() if mx.Device(obj.type, number) == obj)
         return from_mlx, ("Device", (obj.type, number))
     if type(obj) is mx.Stream:
@@ -48,7 +48,7 @@ def reduced(obj: Any) -> Reduced | None:
 
 
 def _reduced_function_of_mlx(mx: Any, function: Any) -> Reduced | None:
-    """A function of MLX's own, such as ``mx.add``, cannot be pickled (0.32.4), but is known by its name."""
+    """Reduce one of MLX's functions, such as ``mx.add``, to its name, since it cannot be pickled (0.32.4)."""
     name = f"{function.__module__}.{function.__qualname__}".removeprefix("mlx.core.")
     try:
         return (from_mlx, (name,)) if attrgetter(name)(mx) is function else None
@@ -57,7 +57,7 @@ def _reduced_function_of_mlx(mx: Any, function: Any) -> Reduced | None:
 
 
 def from_mlx(name: str, args: tuple[Any, ...] | None = None, kwargs: Mapping[str, Any] | None = None) -> Any:
-    """What ``mlx.core`` has of that name, or made by calling that."""
+    """The attribute of ``mlx.core`` with this name; if `args` are given, the result of calling it."""
     import mlx.core as mx
 
     found = attrgetter(name)(mx)
@@ -65,9 +65,9 @@ def from_mlx(name: str, args: tuple[Any, ...] | None = None, kwargs: Mapping[str
 
 
 def _reduced_cached(function: Any) -> Reduced | None:
-    """A function under ``functools.lru_cache`` is pickled by its name, which is not there yet in another process.
+    """Reduce a function under ``functools.lru_cache``, which pickle sends as a name that the other process may lack.
 
-    So one that was defined in a cell, or in another function, is made again, with an empty cache.
+    A function that was defined in a cell or in another function is created again, with an empty cache.
     """
     if _importable(function):
         return None
@@ -88,10 +88,10 @@ def _cached_again(function: Callable[..., Any], maxsize: int | None, typed: bool
 
 
 def _reduced_exception(error: BaseException) -> Reduced | None:
-    """Exceptions are pickled as their class and ``args``, which need not be what their ``__init__`` takes.
+    """Reduce an exception, which pickle sends as its class and ``args``; its ``__init__`` may take other arguments.
 
-    So an ``__init__`` written in Python is not called again: ``args`` and the attributes are all there is to restore,
-    and the errors that it came from, which pickle drops.
+    So an ``__init__`` written in Python is not called again. Restored are ``args``, the attributes, and the cause and
+    context, which pickle drops.
     """
     cls = type(error)
     own = ("__reduce__", "__reduce_ex__", "__setstate__")
@@ -125,21 +125,21 @@ def _random_state() -> Any:
 
 
 def _reduced_cached_property(found: Any) -> Reduced:
-    """It holds a lock before Python 3.12."""
+    """Reduce a ``functools.cached_property``, which holds a lock before Python 3.12."""
     return type(found), (found.func,), {"attrname": found.attrname, "__doc__": found.__doc__}
 
 
 def keep_slots(reduced: Reduced, cls: type) -> None:
-    """Have a class made with its ``__slots__``: cloudpickle (3.1) sets them later, where they are of no effect."""
+    """Have a class created with its ``__slots__``: cloudpickle (3.1) sets them afterwards, when they have no effect."""
     if "__slots__" not in vars(cls) or typing.NamedTuple in vars(cls).get("__orig_bases__", ()):
-        return  # a NamedTuple sets its own
+        return  # NamedTuple sets its ``__slots__`` itself
     for each in reduced[1]:
         if isinstance(each, dict) and "__module__" in each:
             each["__slots__"] = vars(cls)["__slots__"]
 
 
 class Cell:
-    """Stands for a cell of closures, which is filled when the functions are."""
+    """Stands for a closure cell; unpickling fills it when it fills the functions that share it."""
 
     def __reduce__(self) -> Any:
         return _empty_cell, ()
@@ -154,7 +154,7 @@ REDUCERS |= {
     functools.cached_property: _reduced_cached_property,
     os._Environ: lambda found: (getattr, (os, "environ")) if found is os.environ else None,
     struct.Struct: lambda found: (struct.Struct, (found.format,)),
-    # As cloudpickle has it for a WeakSet: what others hold stays in it.
+    # Like cloudpickle's WeakSet: objects without another reference drop out after unpickling.
     weakref.WeakKeyDictionary: lambda found: (type(found), (dict(found),)),
     weakref.WeakValueDictionary: lambda found: (type(found), (dict(found),)),
 }

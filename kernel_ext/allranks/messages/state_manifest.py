@@ -1,6 +1,6 @@
-"""The manifest of a saved state: ``manifest.json``, which says what is in the files beside it.
+"""The manifest of a saved state: ``manifest.json``, which describes the files of the state.
 
-Other programs may read it, and the arrays, which are in safetensors files. The pickles are for allranks alone.
+Other programs may read the manifest, and the arrays in the safetensors files. Only allranks reads the pickles.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MANIFEST = "manifest.json"
 FORMAT = "allranks"
 FORMAT_VERSION = 1
 SHARED = "shared.safetensors"
-"""Has the arrays that are equal on all ranks."""
+"""The file with the arrays that are equal on all ranks."""
 RUNS = "runs.json"
-"""The runs of the notebook that saved it, as far as their charts need them."""
+"""The file with the runs of the notebook that saved the state, as far as their charts need them."""
 NO_RUNS = b"[]"
 RANDOM_STATE = "(random state)"
-"""Stands among the variables for the states of ``mx.random``, ``random`` and ``numpy.random``."""
+"""The variable name for the states of ``mx.random``, ``random`` and ``numpy.random``."""
 VERSION = re.compile(r"state-\d{8}-\d{6}-[0-9a-f]{6}")
-"""The folder of one save. The last of them, in the order of their names, is the newest."""
+"""Matches the folder name of one save. The last name in sorted order is the newest save."""
 
 
 def new_version() -> str:
@@ -33,17 +33,17 @@ def new_version() -> str:
 
 
 def arrays_file(rank: int) -> str:
-    """Has the arrays of one rank that are not equal on all ranks."""
+    """The file with the arrays of one rank that are not equal on all ranks."""
     return f"rank-{rank}.safetensors"
 
 
 def pickle_file(rank: int) -> str:
-    """Has all else of one rank."""
+    """The file with all other values of one rank."""
     return f"rank-{rank}.pickle"
 
 
 def digest(*parts: Any) -> str:
-    """BLAKE2b with 128 bits, of bytes: where it is equal, they are."""
+    """The 128-bit BLAKE2b digest of bytes; equal digests mean equal bytes."""
     made = hashlib.blake2b(digest_size=16)
     for part in parts:
         made.update(part)
@@ -51,7 +51,7 @@ def digest(*parts: Any) -> str:
 
 
 def checksum(*parts: Any) -> int:
-    """CRC-32 of bytes, which shows damage to a file: it takes a quarter of the time of `digest`."""
+    """The CRC-32 of bytes, to detect a damaged file; it takes a quarter of the time of `digest`."""
     made = 0
     for part in parts:
         made = zlib.crc32(part, made)
@@ -63,22 +63,22 @@ class StoredArray(Struct, kw_only=True):
     library: str
     """``mlx`` or ``numpy``."""
     dtype: str
-    """As MLX calls it: ``bfloat16``."""
+    """MLX's name, such as ``bfloat16``."""
     shape: list[int]
     bytes: int
     crc32: int
-    """Of its bytes, in row-major order and little-endian."""
+    """CRC-32 of the array's bytes, in row-major order and little-endian."""
     file: str
-    """Relative to the manifest; its name there is the key in `StateManifest.arrays`."""
+    """Path relative to the manifest; the array's name in the file is its key in `StateManifest.arrays`."""
 
 
 class StoredValue(Struct, kw_only=True, omit_defaults=True):
-    """What a variable is on some ranks."""
+    """The value of a variable on some ranks."""
 
     ranks: list[int]
     type: str
     digest: str
-    """Of all but its arrays, as it is compared between ranks."""
+    """Digest of the value without its arrays, for comparison between ranks."""
     dtype: str | None = None
     shape: list[int] | None = None
     arrays: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class StoredValue(Struct, kw_only=True, omit_defaults=True):
 
 class StoredVariable(Struct, kw_only=True):
     equal: bool
-    """Whether it is equal on all ranks."""
+    """Whether the variable is equal on all ranks."""
     values: list[StoredValue]
 
 
@@ -101,7 +101,7 @@ class StateManifest(Struct, kw_only=True):
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
     version: str
-    """The folder that has the files."""
+    """The name of the folder with the files."""
     world_size: int
     allranks: str
     mlx: str
@@ -109,15 +109,18 @@ class StateManifest(Struct, kw_only=True):
     variables: dict[str, StoredVariable]
     arrays: dict[str, list[StoredArray]]
     pickles: dict[int, StoredPickle]
-    """By rank."""
+    """The pickle of each rank."""
 
     def encoded(self) -> bytes:
-        """As JSON that people can read."""
+        """The manifest as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
     def decoded(cls, data: bytes | bytearray | memoryview) -> StateManifest:
-        """Raises ValueError, whose text goes after the file's name: for another program's, or a later format."""
+        """Decode a manifest. Raises ValueError for another program's file, a later format or damage.
+
+        The error's text is meant to follow the file's name.
+        """
         try:
             known = msgspec.json.decode(data, type=_Known)
             if known.format != FORMAT:
@@ -132,12 +135,12 @@ class StateManifest(Struct, kw_only=True):
             raise ValueError(f"is no manifest of allranks, or was changed ({error})") from None
 
     def value(self, name: str, rank: int) -> StoredValue | None:
-        """What a variable is on this rank; None where that has none of this name."""
+        """The value of a variable on this rank; None if the rank has no such variable."""
         variable = self.variables.get(name)
         return next((each for each in variable.values if rank in each.ranks), None) if variable is not None else None
 
     def array(self, key: str, rank: int) -> StoredArray:
-        """Raises KeyError."""
+        """The array with this key on this rank. Raises KeyError."""
         found = next((each for each in self.arrays.get(key, ()) if rank in each.ranks), None)
         if found is None:
             raise KeyError(key)
@@ -145,13 +148,13 @@ class StateManifest(Struct, kw_only=True):
 
 
 class StoredSeries(Struct, kw_only=True):
-    """What a run has logged by one name on one rank, or every second, third ... value of it, with the last one."""
+    """The values that a run logged under one name on one rank: all, or every nth value and the last one."""
 
     rank: int
     name: str
     steps: list[float]
     values: list[float | str]
-    """Those that are not finite are ``nan``, ``inf`` and ``-inf``."""
+    """Non-finite values are the strings ``nan``, ``inf`` and ``-inf``."""
     times: list[float]
     """Unix times in seconds."""
 
@@ -159,7 +162,7 @@ class StoredSeries(Struct, kw_only=True):
 class StoredRun(Struct, kw_only=True):
     name: str
     code: str
-    """Without text that may be secret."""
+    """The code, without text that may be secret."""
     values: dict[str, bool | int | float | str]
     ranks: list[int]
     backend: str
@@ -171,7 +174,7 @@ class StoredRun(Struct, kw_only=True):
 
 
 def decoded_runs(data: bytes | bytearray | memoryview) -> list[StoredRun]:
-    """The content of ``runs.json``; a state may have none. Raises ValueError where it was changed."""
+    """Decode ``runs.json``, which may be empty. Raises ValueError if it was changed."""
     try:
         return msgspec.json.decode(data, type=list[StoredRun]) if len(data) else []
     except msgspec.DecodeError as error:

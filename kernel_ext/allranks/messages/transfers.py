@@ -1,9 +1,9 @@
-"""Large messages in parts, so that heartbeats, interrupts and output get through while gigabytes are on their way.
+"""Large messages in parts, so that heartbeats, interrupts and output get through while gigabytes are sent.
 
-ZeroMQ answers a heartbeat between two frames, never within one, and takes silence of a few seconds for a lost
-connection: a frame must be short. Parts are messages of their own, and only a few are sent ahead of what the other end
-has confirmed. So other messages pass between them, memory is bounded, and either end can stop. The buffers are sent
-from where they lie, and copied once where they arrive.
+ZeroMQ answers a heartbeat between two frames, never within one, and treats a few seconds of silence as a lost
+connection, so frames must be short. Each part is a message of its own, and only `WINDOW` parts may be unconfirmed. So
+other messages pass between the parts, memory is bounded, and either end can stop. The buffers are sent without a copy,
+and copied once by the receiver.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 from .wire import Buffer, NotUnderstood, question_number
 
 CHUNK = 2 * 2**20
-"""Bytes of a part. A message whose buffers have no more in all is sent in one. Parts of this size stay in a processor's
-cache while they are encrypted and copied: they went 1.3 times as fast as parts of 8 MiB."""
+"""Maximum bytes of a part. A message whose buffers have at most this total is sent whole. Parts of this size stay in a
+processor's cache while they are encrypted and copied: they were sent 1.3 times as fast as parts of 8 MiB."""
 WINDOW = 16
-"""Parts that the other end has yet to confirm."""
+"""Maximum number of unconfirmed parts of a transfer."""
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """The types of what one end sends (`messages.events.transfers` or `messages.requests.transfers`)."""
+    """The message types that one end sends (`messages.events.transfers` or `messages.requests.transfers`)."""
 
     announced: Callable[[int, bytes, list[int]], Any]
     part: Callable[[int], Any]
@@ -35,7 +35,7 @@ class Kinds:
 
 
 class CannotHold(Exception):
-    """A `message` that cannot be received; `question` is the number of what it asked or answers."""
+    """The buffers of `message` could not be received; `question` is the number of the question it asks or answers."""
 
     def __init__(self, message: bytes, question: int | None, text: str) -> None:
         super().__init__(text)
@@ -43,7 +43,7 @@ class CannotHold(Exception):
 
 
 def is_large(buffers: Sequence[Buffer]) -> bool:
-    """Whether a message with these buffers goes in parts."""
+    """Whether a message with these buffers is sent in parts."""
     return sum(memoryview(buffer).nbytes for buffer in buffers) > CHUNK
 
 
@@ -55,7 +55,7 @@ class _Outgoing:
         self.total, self.sent, self.under_way = sum(self.sizes), 0, 0
 
     def next_part(self) -> list[memoryview]:
-        """Slices of the buffers, none where all is sent."""
+        """The next slices of the buffers; empty once all bytes are sent."""
         part, room = list[memoryview](), CHUNK
         while self._left and room:
             view = self._left.popleft()
@@ -77,7 +77,7 @@ class _Incoming:
         self.total, self.received = sum(sizes), 0
 
     def add(self, frames: Sequence[Buffer]) -> None:
-        """Buffers grow by what has come, whatever was announced. Raises NotUnderstood and MemoryError."""
+        """Append to the buffers, which are not allocated in advance. Raises NotUnderstood and MemoryError."""
         for frame in frames:
             while self._at < len(self._sizes) and len(self.buffers[self._at]) == self._sizes[self._at]:
                 self._at += 1
@@ -88,7 +88,7 @@ class _Incoming:
 
 
 class Transfers:
-    """All large messages from and to one peer. For the lifeline's thread."""
+    """All large messages from and to one peer. Used in the lifeline's thread."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class Transfers:
         is_wanted: Callable[[int], bool] = lambda _question: True,
         numbers: Iterator[int] | None = None,
     ) -> None:
-        """`is_wanted` says whether anybody still waits for the answer to a question.
+        """`is_wanted` says whether a caller still waits for the answer to a question.
 
-        `numbers` are for transfers with one peer over several connections: a late word about one is about no other.
+        Pass the same `numbers` for all connections of a peer, so that no late message refers to a newer transfer.
         """
         self._kinds, self._send, self._is_wanted = kinds, send, is_wanted
         self._outgoing: dict[int, _Outgoing] = {}
@@ -110,7 +110,7 @@ class Transfers:
         return len(self._outgoing) + len(self._incoming)
 
     def begin(self, message: bytes, buffers: Sequence[Buffer], question: int | None = None) -> None:
-        """Send a message; `question` is its number, where it asks something."""
+        """Start to send a message; `question` is the number of the question that it asks or answers, if any."""
         number, outgoing = next(self._numbers), _Outgoing(buffers, question)
         self._outgoing[number] = outgoing
         self._send(self._kinds.announced(number, message, outgoing.sizes), ())
@@ -124,7 +124,10 @@ class Transfers:
             del self._outgoing[number]
 
     def take(self, about: Any, frames: Sequence[Buffer]) -> tuple[bytes, list[bytearray]] | None:
-        """A message of the other end; returns a large one once it is whole. Raises NotUnderstood and CannotHold."""
+        """Handle a message of the other end; return a large message once it is complete.
+
+        Raises NotUnderstood and CannotHold.
+        """
         match about.__struct_config__.tag:
             case "announced":
                 self._announced(about.transfer, about.message, about.sizes)
@@ -166,27 +169,27 @@ class Transfers:
             self._go_on(number, outgoing)
 
     def drop(self, is_unwanted: Callable[[int | None], bool]) -> None:
-        """Stop sending what this says, by the number of the question, of what is under way."""
+        """Stop sending the messages for which `is_unwanted` is true of the number of their question, or None."""
         for number, outgoing in list(self._outgoing.items()):
             if is_unwanted(outgoing.question):
                 del self._outgoing[number]
                 self._send(self._kinds.dropped(number), ())
 
     def drop_unwanted(self) -> None:
-        """Drop what is no longer wanted, here and at the other end."""
+        """Drop messages in both directions whose question is no longer wanted, and tell the other end."""
         self.drop(lambda question: question is not None and not self._is_wanted(question))
         for number, incoming in list(self._incoming.items()):
             if not self._wants(incoming):
                 self._refuse(number)
 
     def clear(self) -> None:
-        """The connection is lost, and all that was on its way with it."""
+        """Forget all transfers: they are lost with the connection."""
         self._outgoing.clear()
         self._incoming.clear()
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes that have moved so far of what is under way, and all bytes of it. From any thread."""
+        """Bytes of the current transfers that have been transferred, and their total. May be called from any thread."""
         out, into = list(self._outgoing.values()), list(self._incoming.values())
         sent = sum(each.sent - each.under_way * CHUNK for each in out)
         received = sum(each.received for each in into)

@@ -1,7 +1,7 @@
 """Values between the notebook and the ranks: arrays as raw buffers, the rest with pickle.
 
 Both ends are ours and the channel between them is authenticated and encrypted (see `lifeline`), which makes pickle
-acceptable here. Arrays, also inside lists, dicts and objects, travel as pickle protocol 5 out-of-band buffers: their
+acceptable here. Arrays, also inside lists, dicts and objects, are sent as pickle protocol 5 out-of-band buffers: their
 bytes are never turned into text.
 """
 
@@ -25,41 +25,42 @@ from . import checkpoint_reducers
 from .reducers import Cell, keep_slots, reduced
 
 Stored = Callable[[Any], str | None]
-"""The key of an object that is stored elsewhere; None for all others."""
+"""Returns the key of an object that is stored elsewhere, None for other objects."""
 
 
 class CannotTravel(ValueError):
-    """A value that cannot leave the process it lives in; the message says which part and what can."""
+    """A value that cannot be sent to another process; the message says why, and which values can be sent."""
 
     reason = ""
-    """Why, in a few words."""
+    """The cause, in a few words."""
 
 
 def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
     """Turn a value into buffers that `unpack` restores.
 
-    With `for_rank`, the world's Group in it becomes the receiving rank's own (a notebook has none, so otherwise it
-    cannot travel), and the user's functions look up their global names in the receiving rank's namespace.
-    Returns the pickle stream followed by the out-of-band buffers. Evaluates MLX arrays, so a pending collective among
-    them must be packed by every rank. Raises CannotTravel.
+    With `for_rank`, the world's Group in the value becomes the receiving rank's own, and the user's functions look up
+    their global names in the receiving rank's namespace. Otherwise a Group cannot be sent, since a notebook has none.
+    Returns the pickle stream followed by the out-of-band buffers. Evaluates MLX arrays, so an array that depends
+    on a pending collective must be packed by every rank. Raises CannotTravel.
     """
     return _packed(lambda _: [value], for_rank)
 
 
 def unpack(buffers: Sequence[Any], *, take: bool = False) -> Any:
-    """The value of `pack`. Numpy arrays are copied once out of the message, so that they can be written to.
+    """Restore a value from the buffers of `pack`. Copies numpy arrays out of the message, to make them writable.
 
-    With `take`, those that came in a ``bytearray`` of their own, as large ones do, live in it: it can be unpacked once.
+    With `take`, an array that arrived in its own ``bytearray``, as large arrays do, uses that memory without a copy.
+    The buffers can then be unpacked only once.
     """
     stream, *rest = buffers
     return pickle.loads(stream, buffers=_writable(rest, take))
 
 
 def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]:
-    """Like `pack` for a rank, with what the user's functions in it use of the namespace here, for `unpack_call`.
+    """Like `pack` for a rank, with the code that functions in the value use from this namespace, for `unpack_call`.
 
-    That is code: functions, classes and modules, and what these use in turn. Data, and names that are in `without`,
-    stay here, and so does what cannot be sent. Also returns the files of these functions. Raises CannotTravel.
+    Code means functions, classes and modules, and the code that these use in turn. Left out are data, names in
+    `without`, and code that cannot be sent. Also returns the files of these functions. Raises CannotTravel.
     """
     files: set[str] = set()
 
@@ -77,7 +78,7 @@ def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]
 
 
 def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """The value of `pack_call`, and what goes with it, by name. It can be unpacked once (see `unpack`)."""
+    """Return the value of `pack_call` and the code that it uses, by name. The buffers can be unpacked only once."""
     stream, *rest = buffers
     unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=_writable(rest, take=True))
     value, names = unpickler.load(), dict[str, Any]()
@@ -90,7 +91,7 @@ def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def can_travel(value: Any, *, for_rank: bool = True, look_at: float = math.inf) -> bool:
-    """Whether `pack` could send it to a rank, as far as the first `look_at` bytes show; evaluates no MLX array."""
+    """Whether `pack` could pack the value, judged by its first `look_at` bytes; evaluates no MLX array."""
     try:
         _packed(lambda _: [value], for_rank, dry=True, most=look_at)
     except CannotTravel:
@@ -101,12 +102,12 @@ def can_travel(value: Any, *, for_rank: bool = True, look_at: float = math.inf) 
 
 
 class _LargeEnough(BaseException):
-    """Enough bytes were packed. No `Exception`, since every `Exception` means that a value cannot travel."""
+    """Enough bytes were packed. Not an `Exception`, since every `Exception` means that a value cannot be sent."""
 
 
 class _Stream(io.BytesIO):
     most = math.inf
-    """Bytes after which `_LargeEnough` is raised."""
+    """Bytes beyond which `_LargeEnough` is raised."""
 
     def write(self, data: Any) -> int:
         if self.tell() + len(data) > self.most:
@@ -115,25 +116,26 @@ class _Stream(io.BytesIO):
 
 
 def pack_names(variables: Mapping[str, Any], stored: Stored | None = None) -> list[Any]:
-    """Like `pack` for another rank, for `unpack_names` to restore one by one: what they share, they share there too.
+    """Like `pack` for a rank, for `unpack_names` to restore one by one; objects that variables share stay shared.
 
-    Modules come first and what can be called second, since methods that restore objects look up names, too. Objects
-    that are `stored` elsewhere are left out: the ``persistent_load`` of the unpickler is to return them by their keys.
+    Modules come first and callables second, since methods that restore objects look up names, too. Objects that are
+    `stored` elsewhere are left out: the ``persistent_load`` of the unpickler must return them by their keys.
     """
     names = sorted(variables, key=lambda name: _turn(variables[name]))
     return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True, to_keep=True, stored=stored)
 
 
 def pack_to_compare(value: Any, stored: Stored) -> list[Any]:
-    """Buffers that are the same for equal values of two processes, without the objects that are `stored` elsewhere.
+    """Return buffers to compare values of two processes, without the objects that are `stored` elsewhere.
 
-    They cannot be unpacked. Equal values may still differ in them: the order of a set is another one in each process.
+    Equal buffers mean equal values. Equal values may still have different buffers, since the order of a set differs
+    between processes. The buffers cannot be unpacked.
     """
     return _packed(lambda _: [value], for_rank=True, to_keep=True, stored=stored, to_compare=True)
 
 
 def arrays_to_pack(value: Any) -> list[Any]:
-    """The MLX arrays in what `pack_names` would pack of the value. Evaluates none. Raises CannotTravel."""
+    """The MLX arrays that `pack_names` would pack for the value. Evaluates none. Raises CannotTravel."""
     arrays = list[Any]()
 
     def each(pickler: _Pickler) -> Iterator[Any]:
@@ -145,13 +147,13 @@ def arrays_to_pack(value: Any) -> list[Any]:
 
 
 def unpack_names(unpickler: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Each name of `pack_names`, with what loads its value, which is to be called before the next name is asked for."""
+    """Yield each name of `pack_names` with the function that loads its value; call it before taking the next name."""
     for name in unpickler.load():
         yield name, unpickler.load
 
 
 def python_function(value: Any) -> types.FunctionType | None:
-    """The function written in Python that a call of `value` runs in the end; None where there is none."""
+    """The function written in Python that a call of `value` finally runs, or None."""
     while not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
         if isinstance(value, functools.partial):
             value = value.func
@@ -167,12 +169,12 @@ def python_function(value: Any) -> types.FunctionType | None:
 
 
 def is_code(value: Any) -> bool:
-    """Whether it is a module, function or class, and no data."""
+    """Whether the value is a module, function or class, as opposed to data."""
     return isinstance(value, types.ModuleType) or (callable(value) and hasattr(value, "__qualname__"))
 
 
 def global_names(code: types.CodeType) -> Iterator[str]:
-    """The global names that are used in a function."""
+    """The global names that the code of a function uses, including functions inside it."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield str(instruction.argval)
@@ -186,7 +188,7 @@ def _writable(buffers: Sequence[Any], take: bool) -> list[bytearray]:
 
 
 def _called(value: Any) -> Any:
-    """What a call of a class, or of an object of one, calls."""
+    """The method that a call of `value` runs: ``__init__`` of a class, ``__call__`` of an object."""
     made = isinstance(value, type)
     return inspect.getattr_static(value if made else type(value), "__init__" if made else "__call__", None)
 
@@ -204,10 +206,11 @@ def _packed(
     stored: Stored | None = None,
     to_compare: bool = False,
 ) -> list[Any]:
-    """One stream of several pickles that share what they have in common, and the out-of-band buffers.
+    """Return one stream of several pickles, which share common objects, followed by the out-of-band buffers.
 
-    `each` is given the pickler, which knows what the functions packed so far use. `to_keep`: see `checkpoint_reducers`.
-    `dry` leaves the content of arrays out. Raises CannotTravel, and _LargeEnough after `most` bytes.
+    `each` yields the values; it is called with the pickler, which knows the names that the functions packed so far
+    use. `to_keep`: see `checkpoint_reducers`. `dry` leaves out the content of arrays. Raises CannotTravel, and
+    _LargeEnough beyond `most` bytes.
     """
     buffers: list[Any] = []
     stream = _Stream()
@@ -246,9 +249,9 @@ class _Pickler(cloudpickle.Pickler):
         self.arrays: list[Any] = []
         """The MLX arrays packed so far."""
         self.left: dict[str, Any] = {}
-        """What functions use of the user's namespace, by name: it was left out."""
+        """The objects that functions use from the user's namespace, by name; they were left out of the pickle."""
         self.files: set[str] = set()
-        """Where they are defined."""
+        """The files in which these functions are defined."""
         self._cells: dict[int, tuple[types.CellType, Cell]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -268,9 +271,9 @@ class _Pickler(cloudpickle.Pickler):
         if self.to_keep and (own := checkpoint_reducers.reduced(obj)) is not None:
             return own
         if type(obj) is types.CodeType:
-            file = "" if self.to_compare else obj.co_filename  # IPython's names of cells have the process's number
+            file = "" if self.to_compare else obj.co_filename  # IPython's file names of cells contain the pid
             return _code, (sys.version_info[:2], file, *self.dispatch_table[types.CodeType](obj)[1])
-        if type(obj).__name__ == "_gc_func":  # it would arrive as the function it was made of
+        if type(obj).__name__ == "_gc_func":  # would arrive as the function that was transformed
             raise pickle.PicklingError("MLX does not expose the function that was transformed")
         if self.stored is not None and type(obj) is typing.TypeVar:
             make, args = self.dispatch_table[typing.TypeVar](obj)
@@ -285,13 +288,13 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, type) and isinstance(cloudpickled, tuple):
             keep_slots(cloudpickled, obj)
             if self.stored is not None and cloudpickled[0].__name__ in ("_make_skeleton_class", "_make_skeleton_enum"):
-                # By this id, cloudpickle (3.1) finds the class again in the process that had it, and changes that one.
+                # By this id, cloudpickle (3.1) finds the class in the process that pickled it, and changes that class.
                 *args, _id, extra = cloudpickled[1]
                 return (cloudpickled[0], (*args, None, extra), *cloudpickled[2:])
         return cloudpickled
 
     def _function_getnewargs(self, function: types.FunctionType) -> tuple[Any, ...]:
-        """With one cell for all functions that share it: cloudpickle (3.1) gives each its own."""
+        """Use one closure cell for all functions that share it: cloudpickle (3.1) gives each function its own."""
         *others, closure = super()._function_getnewargs(function)
         cells = function.__closure__ or ()
         shared = tuple(self._cells.setdefault(id(cell), (cell, Cell()))[1] for cell in cells)
@@ -299,14 +302,14 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _PicklerBesideStored(_Pickler):
-    """With a method that is called for each object: it would make other pickling slower."""
+    """Leaves out stored objects. A class of its own, since a `persistent_id` method slows down all pickling."""
 
     def persistent_id(self, obj: Any) -> str | None:
         return self.stored(obj) if self.stored is not None else None
 
 
 class _Namespace:
-    """Stands for the user's namespace, in a process as it is there."""
+    """Stands for the user's namespace: unpickled, it is the namespace of the receiving process."""
 
     def __reduce__(self) -> Any:
         return _namespace, ()
@@ -317,9 +320,9 @@ def _namespace() -> dict[str, Any]:
 
 
 def _leave_globals(reduced: Any) -> dict[str, Any]:
-    """Take the global names that a function uses out of what cloudpickle (3.1) sends with it, and return them.
+    """Remove the global names that a function uses from its pickle by cloudpickle (3.1), and return them.
 
-    They travel by themselves. Underscored ones do not, so they stay.
+    They are sent separately, except names that begin with an underscore, which stay in the pickle.
     """
     if not (isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], tuple)):
         return {}
@@ -328,9 +331,9 @@ def _leave_globals(reduced: Any) -> dict[str, Any]:
 
 
 def _code(python: tuple[int, int], file: str, *args: Any) -> types.CodeType:
-    """Code with the name of its file, from which lines are read: cloudpickle 3.1.3 sends ``<dynamic-code>`` for it.
+    """Restore code with its file name, needed to show its lines: cloudpickle 3.1.3 sends ``<dynamic-code>`` instead.
 
-    Raises RuntimeError where another version of `python` has compiled it: running it could end the process.
+    Raises RuntimeError if another version of Python compiled it, since running it could crash the process.
     """
     if python != sys.version_info[:2]:
         here = ".".join(map(str, sys.version_info[:2]))
@@ -339,7 +342,7 @@ def _code(python: tuple[int, int], file: str, *args: Any) -> types.CodeType:
 
 
 def _sent_by_value(module: str | None) -> bool:
-    """Whether the user has had cloudpickle send this module's code, as for one that ranks cannot import."""
+    """Whether the user told cloudpickle to send this module's code, as for a module that ranks cannot import."""
     registered = cloudpickle.list_registry_pickle_by_value()
     return any(module == name or (module or "").startswith(f"{name}.") for name in registered)
 
@@ -347,7 +350,7 @@ def _sent_by_value(module: str | None) -> bool:
 def _own_group() -> Any:
     import mlx.core as mx
 
-    return mx.distributed.init()  # the group this process has joined: MLX keeps it
+    return mx.distributed.init()  # MLX returns the group that this process has joined
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -366,20 +369,20 @@ def array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
     import numpy as np
 
     name = _dtype_name(array.dtype)
-    # numpy has no bfloat16: its bits travel as 16-bit integers.
+    # numpy has no bfloat16, so its bits are sent as 16-bit integers.
     plain = array.view(mx.uint16) if name == "bfloat16" else array
     return name, tuple(array.shape), pickle.PickleBuffer(np.ascontiguousarray(np.array(plain, copy=False)).data)
 
 
 def array_from_buffer(name: str, shape: Sequence[int], buffer: Any) -> Any:
-    """The MLX array of which `array_parts` gave these."""
+    """Restore the MLX array from its `array_parts`."""
     import mlx.core as mx
     import numpy as np
 
     plain = np.frombuffer(buffer, dtype="uint16" if name == "bfloat16" else name).reshape(shape)
     # MLX would make float32 of numpy's float64 unless told not to.
     array = mx.array(plain, dtype=mx.float64) if name == "float64" else mx.array(plain)
-    if isinstance(buffer, bytearray):  # MLX has copied it, and the unpickler holds on to it until all is loaded
+    if isinstance(buffer, bytearray):  # MLX has copied it, and the unpickler would keep it until everything is loaded
         del plain
         buffer.clear()
     return array.view(mx.bfloat16) if name == "bfloat16" else array

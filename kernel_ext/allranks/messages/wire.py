@@ -1,7 +1,7 @@
-"""How a message looks on its way: MessagePack of one of the types in this room, followed by raw buffers.
+"""The encoding of messages: one of the types of `messages` as MessagePack, followed by raw buffers.
 
-MessagePack and not JSON, since a logged loss may be NaN. What a library made, and no type here can foresee (a figure,
-the state of a widget), travels inside as JSON text, which its maker chose it to fit.
+MessagePack is used instead of JSON since a logged loss may be NaN. Data of libraries that no type here can describe (a
+figure, the state of a widget) is sent inside a message as JSON text, for which the libraries designed it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class NotUnderstood(ValueError):
-    """Bytes that fit no message: says which field, and what was expected there."""
+    """Bytes that match no message; the text names the field and what was expected there."""
 
 
 class Reader(Generic[M]):
@@ -28,7 +28,7 @@ class Reader(Generic[M]):
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(_any_of(kind))
 
     def read(self, data: Buffer) -> M:
-        """Raises NotUnderstood, whatever the bytes are."""
+        """Decode a message. Raises only NotUnderstood, whatever the bytes are."""
         try:
             return self._decoder.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
@@ -36,7 +36,7 @@ class Reader(Generic[M]):
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """The message as bytes; text that is no Unicode (lone surrogates) is escaped."""
+    """Encode a message; text that is not valid Unicode (lone surrogates) is escaped."""
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError:
@@ -44,7 +44,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def question_number(data: Buffer) -> int | None:
-    """The number of a question that could not be read otherwise; None where there is none."""
+    """The number of a question, even if its other fields cannot be read; None if it has none."""
     try:
         return _numbered.read(data).number or None
     except NotUnderstood:
@@ -52,12 +52,12 @@ def question_number(data: Buffer) -> int | None:
 
 
 def to_json(value: object) -> bytes:
-    """What a library made, as JSON text; of what JSON has no word for, its ``str``."""
+    """Encode a library's data as JSON text; values that JSON does not support become their ``str``."""
     return json.dumps(value, default=str).encode()
 
 
 def from_json(data: bytes) -> JSON:
-    """What `to_json` was given. Raises NotUnderstood."""
+    """Decode the output of `to_json`. Raises NotUnderstood."""
     try:
         found: JSON = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -66,7 +66,7 @@ def from_json(data: bytes) -> JSON:
 
 
 def dict_from_json(data: bytes) -> dict[str, JSON]:
-    """The same, of a dict. Raises NotUnderstood."""
+    """Same as `from_json`, for a dict. Raises NotUnderstood also if the value is no dict."""
     found = from_json(data)
     if not isinstance(found, dict):
         raise NotUnderstood(f"expected a JSON object, got {type(found).__name__}")
@@ -81,7 +81,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def _any_of(kind: type[M]) -> type[M]:
-    """The type itself, or the union of all that are made from it."""
+    """The type itself, or the union of all its final subclasses."""
     leaves = tuple(_leaves(kind))
     return Union[leaves] if len(leaves) > 1 else kind  # type: ignore[return-value]  # noqa: UP007, made while it runs
 
@@ -95,7 +95,7 @@ def _leaves(kind: type[M]) -> Iterable[type[M]]:
 
 
 def escaped(value: object) -> object:
-    """The value with each text that is no Unicode (lone surrogates) as one that is; tuples become lists."""
+    """Replace text that is not valid Unicode (lone surrogates) by escapes; tuples become lists."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a cell logs, as a picture in its output: drawn while it runs, and kept in the saved notebook."""
+"""Draws the values that a cell logs as a picture in its output, which is also kept in the saved notebook."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from allranks_widgets.curve_picture import Band
 
 FEWEST_STEPS = 3
-"""Steps from which on a curve is drawn."""
+"""Minimum number of steps for which curves are drawn."""
 PERIOD = 0.5
-"""Seconds at least between two pictures of a running cell."""
+"""Minimum time, in seconds, between two pictures of a running cell."""
 SHARE = 0.05
-"""Of the time, the most that goes to drawing."""
+"""Maximum share of the time that is spent on drawing."""
 CHANGES = 200
-"""Pictures of a long run: a two hundredth of it more makes no other picture."""
+"""A long run is drawn again after 1/`CHANGES` of its duration so far, since less would hardly change the picture."""
 RATE_OVER = 10.0
-"""Seconds over which the steps of a running cell are counted for their rate."""
+"""Seconds over which the step rate of a running cell is measured."""
 RUNS_DRAWN = 3
-"""Earlier runs that are drawn beside the curves of a cell."""
+"""Number of earlier runs that are drawn with the curves of a cell."""
 RUNS_KEPT = 10
-"""Earlier runs that are kept to be drawn: some may be hidden."""
+"""Number of earlier runs that are kept for drawing, since some may be hidden."""
 KINDS_KEPT = 20
-"""Cells that log different names, of which runs are kept."""
+"""Number of different sets of logged names for which runs are kept."""
 
 
 class PastRun(NamedTuple):
     """A run that has ended."""
 
     bands: dict[str, Band]
-    """By name."""
+    """The curves, by name."""
     run: CellRun | None
 
 
 class CellCurves:
-    """The curves of one cell. For one thread."""
+    """The curves of one cell. Not thread-safe."""
 
     _ended: ClassVar[dict[tuple[str, ...], deque[PastRun]]] = {}
-    """The last runs by the names that they logged: a cell that is run again logs the same."""
+    """The last runs, by the names that they logged, since a cell that is run again logs the same names."""
     _changing: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
@@ -56,18 +56,18 @@ class CellCurves:
         self._steps = set[float]()
         """The first `FEWEST_STEPS` steps."""
         self._counted: int | None = None
-        """The rank whose steps are counted: hosts have clocks of their own."""
+        """The rank whose steps are counted; only one, since hosts' clocks differ."""
         self._reached = deque[tuple[float, float]]()
         """Time and number of each new largest step of that rank, oldest first."""
         self._last = dict[str, float]()
-        """The last step of each name on that rank: names may have steps of their own, such as epochs."""
+        """The last step of each name on that rank, since names may count different steps, such as epochs."""
         self._began: tuple[float, float] | None = None
         self._started, self._next = time.monotonic(), 0.0
         self._changed = False
 
     def add(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
-        """What was logged since the last call, in this run."""
-        if not self._steps:  # it may have waited for its turn until now
+        """Add values that were logged in ``run`` since the last call."""
+        if not self._steps:  # the cell may have waited for its turn until now
             self._started = time.monotonic()
         self._run = run
         self._curves.add(rows)
@@ -81,7 +81,7 @@ class CellCurves:
                 self._reach(row)
 
     def _reach(self, row: Row) -> None:
-        if row.step < self._last.get(row.name, row.step):  # the loop starts again, and the curves with it
+        if row.step < self._last.get(row.name, row.step):  # the user's loop has started again, and so do the curves
             self._reached.clear()
             self._last.clear()
             self._began = None
@@ -93,11 +93,11 @@ class CellCurves:
             self._reached.popleft()
 
     def due(self, *, ended: bool = False) -> dict[str, Any] | None:
-        """What to show now: a bundle with the picture, and a line of text; None where there is nothing new."""
+        """Return a bundle with the picture and a line of text; None if nothing is to be drawn now."""
         began = time.monotonic()
         if len(self._steps) < FEWEST_STEPS or not (ended or (self._changed and began >= self._next)):
             return None
-        from allranks_widgets.curve_picture import Drawn  # numpy, which takes its time
+        from allranks_widgets.curve_picture import Drawn  # imports numpy, which is slow
 
         found = Drawn.of(self._curves)
         runs, continued = self._runs_before(found.bands), self._continued(found.bands)
@@ -118,26 +118,26 @@ class CellCurves:
         }
 
     def _shown_runs(self, bands: Sequence[Band]) -> list[PastRun]:
-        """The runs that logged these names, and are not hidden; the newest last."""
+        """The runs that logged these names and are not hidden, newest last."""
         with self._changing:
             runs = list(self._ended.get(_names(bands), ()))
         return [past for past in runs if past.run is None or not past.run.hidden]
 
     def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
-        """The last runs that logged these names over some of these steps, and are not hidden; the newest last."""
+        """The last runs, not hidden, that logged these names up to steps beyond the first one here; newest last."""
         runs = self._shown_runs(bands)
         return [past for past in runs if all(past.bands[each.name].steps[-1] > each.steps[0] for each in bands)][
             -RUNS_DRAWN:
         ]
 
     def _continued(self, bands: Sequence[Band]) -> PastRun | None:
-        """The last run whose steps go on in this one, as after a stop, or a restart from what was saved."""
+        """The last run that this one continues, as after a stop, or a restart from a saved state."""
         runs = reversed(self._shown_runs(bands))
         return next((past for past in runs if all(_go_on(past.bands[each.name], each) for each in bands)), None)
 
     @classmethod
     def remember(cls, run: CellRun) -> None:
-        """Draw a run that was saved beside, or before, those that log the same names."""
+        """Keep a saved run, to be drawn with, or continued by, runs that log the same names."""
         from allranks_widgets.curve_picture import Drawn
 
         curves, rows = Curves(), run.rows()
@@ -146,7 +146,7 @@ class CellCurves:
             cls._keep(PastRun({band.name: band for band in Drawn.of(curves).bands}, run))
 
     def _labels(self, runs: Sequence[PastRun]) -> list[str]:
-        """What earlier runs are called beside this one, with what differs."""
+        """Labels of earlier runs next to this run, which say what differs."""
         run = self._run
         return ["" if past.run is None or run is None else past.run.beside(run) for past in runs]
 
@@ -156,12 +156,12 @@ class CellCurves:
             names = _names(list(run.bands.values()))
             runs = cls._ended.pop(names, None) or deque(maxlen=RUNS_KEPT)
             runs.append(run)
-            cls._ended[names] = runs  # the last that was added comes last
+            cls._ended[names] = runs  # inserted last, so that the oldest entry is first
             while len(cls._ended) > KINDS_KEPT:
                 del cls._ended[next(iter(cls._ended))]
 
     def _heading(self, ended: bool, continued: CellRun | None) -> str:
-        """The run, its step, and how many steps there are a second: of a cell that has ended, over all of its time."""
+        """The run's name, its step, and steps per second: recently, or over the whole run once the cell has ended."""
         first = self._began if ended and self._began else self._reached[0]
         last = self._reached[-1]
         continues = f" (continues {continued.name})" if continued is not None else ""
@@ -180,7 +180,7 @@ class CellCurves:
 
 
 def _go_on(before: Band, band: Band) -> bool:
-    """Whether the steps of a run follow those of an earlier one, at most two of its steps later."""
+    """Whether the steps of a run follow an earlier run's, at most two step intervals later."""
     last = float(before.steps[-1])
     return len(before.steps) > 1 and last < band.begins <= last + 2 * (last - float(before.steps[-2]))
 

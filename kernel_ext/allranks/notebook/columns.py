@@ -1,7 +1,7 @@
-"""Lines that differ from rank to rank, on a page: a column for each rank, or line by line. The reader chooses.
+"""Lines that differ between ranks, on a page: a column for each rank, or line by line, as the reader chooses.
 
-This needs no script, so the reader of a saved notebook has the choice, too. A notebook that is not trusted loses the
-stylesheet: there, only styles of the elements themselves count, and the lines stand as in a terminal.
+The choice needs no script, so readers of a saved notebook have it too. An untrusted notebook loses the stylesheet: then
+only the elements' own styles apply, and the lines are shown as in a terminal.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .terminal import plain
 from .writer import Display
 
 MOST = 500
-"""Lines of one display. All of them are sent again when one is added."""
+"""Limit for the lines of one display, since all are sent again when one is added."""
 WIDEST = 32
-"""Characters of a line that widens its column."""
+"""Limit, in characters, up to which a long line widens its column."""
 _WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
 
-# A stylesheet cannot indent the rows of a wrapped line, but the first: so that stands to the left by as much.
+# CSS cannot indent only the later rows of a wrapped line, so all rows get padding, and the first a negative indent.
 CHOICE = """<style>
 .allranks-choice {{ display: block !important; padding: 4px 1ch 0; font: 12px var(--jp-ui-font-family, sans-serif) }}
 .allranks-choice label {{ margin-right: 12px }}
@@ -46,7 +46,7 @@ body:has(#{key}:checked) .{key} > :not(.head) > b {{ position: absolute; clip-pa
 
 
 class LayoutChoice(Display):
-    """The choice between the layouts, for all lines of a cell. It is never updated, so it stays as it was set."""
+    """The choice between the layouts, for all lines of a cell. Never updated, so that the reader's choice stays."""
 
     def __init__(self, columns: int, owner: object) -> None:
         super().__init__((), {}, {}, owner)
@@ -60,18 +60,18 @@ class _Printed(NamedTuple):
 
 
 class LineColumns(Display):
-    """Lines of a cell on `ranks`. What several ranks print alike stands on one line in the columns of all of them."""
+    """Lines of a cell on `ranks`. Equal lines of several ranks are shown in one row, in all their columns."""
 
     def __init__(
         self, ranks: Sequence[int], prefix: Callable[[tuple[int, ...]], tuple[str, str]], choice: LayoutChoice
     ) -> None:
         super().__init__(tuple(ranks), {}, {}, choice.owner)
         self.blocks: list[Block] = []
-        """What it shows."""
+        """The blocks that it shows."""
         self._prefix, self._key = prefix, choice.id
         self._lines: list[list[_Printed]] = []
         self._ends = dict.fromkeys(ranks, 0)
-        """By rank, the line below its last."""
+        """By rank, the row below its last line."""
 
     @property
     def has_titles(self) -> bool:
@@ -115,7 +115,7 @@ class LineColumns(Display):
                 yield label + text, self._row(ranks, number, f"<b>{label}</b>{html}", stream)
 
     def _row(self, ranks: Sequence[int], number: int, content: str, kind: str) -> str:
-        """`content` in the columns of `ranks`; line by line, it stands there once, and a head not at all."""
+        """HTML of `content` in the columns of `ranks`; in the layout by line, it shows once, and a head not at all."""
         html, hidden = "", "display:none;" if kind == "head" else ""
         columns = enumerate(map(self.ranks.index, ranks))
         for _, group in groupby(columns, lambda pair: pair[1] - pair[0]):
@@ -127,7 +127,7 @@ class LineColumns(Display):
 
 
 def marked(texts: Sequence[str]) -> list[str]:
-    """Texts as HTML, in which the words that differ are underlined; none where all of a text differs."""
+    """Convert texts to HTML with the differing words underlined; none are, if no word is equal in all texts."""
     words: list[list[str]] = [_WORD.findall(text) for text in texts]
     head = _alike(words)
     tail = _alike([own[head:][::-1] for own in words])
@@ -143,5 +143,5 @@ def marked(texts: Sequence[str]) -> list[str]:
 
 
 def _alike(words: Sequence[Sequence[str]]) -> int:
-    """With how many words all of them begin."""
+    """The number of words at the beginning that are equal in all texts."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False)))

@@ -1,6 +1,7 @@
-"""Widgets of ranks, live in the page: the notebook's kernel opens each of their comms again, under the same id.
+"""Widgets of ranks, live in the page: the notebook's kernel opens a comm with the same id for each of their comms.
 
-To the page they are widgets of its kernel. What they say comes up the lifeline; what the user does to them goes down.
+To the page they are widgets of its kernel. Their messages come from the ranks over the lifeline, and the page's
+messages go back over it.
 """
 
 from __future__ import annotations
@@ -21,44 +22,48 @@ if TYPE_CHECKING:
     from .proxy import WidgetProxy
 
 MOST = 1_000
-"""Comms mirrored of one rank, and of all that are gone (a slider has 3, a bar of tqdm 11); the oldest are closed."""
+"""Limit for the comms of one rank, and for those of all ended ranks (a slider has 3, a bar of tqdm 11); beyond it, the
+oldest are closed."""
 MESSAGES_A_SECOND = 500
-"""From all ranks together: Jupyter's server drops output beyond 1,000 messages a second."""
+"""Limit for all ranks together, since Jupyter's server drops output beyond 1,000 messages a second."""
 SLOWEST = 2.0
-"""Seconds between two states of a widget, however many there are."""
+"""Maximum time, in seconds, between two states of a widget, however many widgets there are."""
 
 
 def page_has_widgets(shell: Any) -> bool:
-    """Whether the cell that runs came from a page that can show widgets.
+    """Whether the running cell came from a page that can show widgets.
 
-    JupyterLab names the cell it sends (``cellId``); nbclient, papermill and consoles do not.
+    JupyterLab sends the cell's id (``cellId``); nbclient, papermill and consoles do not.
     """
     kernel = getattr(shell, "kernel", None)
     return kernel is not None and "cellId" in kernel.get_parent("shell").get("metadata", {})
 
 
 class ProxiedComms:
-    """Fed by the monitor in the lifeline's thread; asked, and told that ranks are gone, from any."""
+    """The proxies of the ranks' widgets. `take` is called in the lifeline's thread, other methods in any thread."""
 
     def __init__(self) -> None:
         self.tell: Tell = lambda _uuid, _request, _buffers: None
         self.wanted = False
-        """Whether a page has sent a cell. Without one the states of widgets would only be written into notebooks."""
+        """Whether a page has sent a cell; without a page, states of widgets would only be written into notebooks."""
         self._lock = threading.RLock()
         self._of: dict[str, dict[str, WidgetProxy]] = {}
-        """By process and id."""
+        """Proxies by process and id."""
         self._deaf: dict[str, WidgetProxy] = {}
-        """Those of ranks that are gone. Their widgets stay in the page, and may go on talking."""
+        """Proxies of ranks that are gone, by id. Their widgets stay in the page, which may still send messages."""
         self._told: dict[str, int] = {}
         self._closed = False
 
     def shows(self, model: str) -> bool:
-        """Whether the page has the model of this id, so that its views are alive."""
+        """Whether the page has the model with this id, so that its views are live."""
         with self._lock:
             return any(model in mirrors for mirrors in self._of.values())
 
     def take(self, uuid: str, event: CommMessages, buffers: Sequence[Buffer], ranks: int) -> None:
-        """What the widgets of a process say; it is told when more may come, of so many `ranks` alike."""
+        """Pass messages of a process's widgets to the page, and tell the process how long to wait before the next.
+
+        `ranks` is the number of ranks that share `MESSAGES_A_SECOND`.
+        """
         rows = event.messages
         every = min(SLOWEST, max(EVERY, len(rows) * ranks / MESSAGES_A_SECOND))
         try:
@@ -83,7 +88,7 @@ class ProxiedComms:
             mirrors.pop(message.comm).close()
 
     def _hand_down(self, uuid: str, said: CommMessage) -> None:
-        """The user did something in the page: for the rank."""
+        """Send a message of the page, such as a user's input, to the rank's process."""
         rows, buffers = pack([said])
         with self._lock:
             if said.kind == "comm_close":
@@ -92,11 +97,11 @@ class ProxiedComms:
             self.tell(uuid, PageComms(number, rows), buffers)
 
     def told(self, uuid: str) -> int:
-        """How often a process was told what the user did."""
+        """Number of page messages that a process was sent."""
         return self._told.get(uuid, 0)
 
     def gone(self, uuid: str) -> None:
-        """A process has ended: its widgets stay where they are shown, and those that can look it are disabled."""
+        """Handle the end of a process: its widgets stay on the page, disabled if they have that state."""
         with self._lock:
             self._told.pop(uuid, None)
             for comm, mirror in self._of.pop(uuid, {}).items():
@@ -106,7 +111,7 @@ class ProxiedComms:
                 self._deaf.pop(next(iter(self._deaf))).close()
 
     def close(self) -> None:
-        """All are gone."""
+        """Handle the end of all processes."""
         with self._lock:
             self._closed = True
             for uuid in list(self._of):

@@ -1,4 +1,4 @@
-"""Figures that ranks show one after the other, as one grid with a title for each."""
+"""Shows consecutive figures of several ranks as one grid, each with its ranks as the title."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TITLE = "font-size:12px;font-weight:600;text-align:left"
 
 
 def is_figure(block: Block) -> bool:
-    """Whether the block is an image with no other form than text."""
+    """Whether the block is an image without any other representation except text."""
     if block.kind not in ("display", "result") or block.content.get("display_id") is not None:
         return False
     data: Mapping[str, Any] = block.content["data"]
@@ -29,7 +29,7 @@ def is_figure(block: Block) -> bool:
 
 
 class Figures(Display):
-    """A grid of figures, each with the ranks that show it as its title."""
+    """A grid of figures; the title of each names the ranks that show it."""
 
     def __init__(self, blocks: Sequence[Block], owner: object) -> None:
         super().__init__((), {}, {}, owner)
@@ -57,7 +57,7 @@ class Figures(Display):
 
 
 def _mime(data: Mapping[str, Any]) -> str | None:
-    """The form of the image to show."""
+    """The MIME type of the image to show; None if there is none."""
     return next((each for each in IMAGES if isinstance(data.get(each), str)), None)
 
 
@@ -80,7 +80,7 @@ def _figure(block: Block) -> str:
 
 
 def _size(metadata: Any) -> str:
-    """Width and height as attributes, as far as they are pixels or percents: IPython takes anything."""
+    """Width and height as attributes, if they are pixels or percentages; IPython accepts any value."""
     given = metadata if isinstance(metadata, Mapping) else {}
     sizes = {name: str(given[name]) for name in ("width", "height") if name in given}
     return "".join(f' {name}="{size}"' for name, size in sizes.items() if re.fullmatch(r"\d+(\.\d+)?%?", size))

@@ -1,6 +1,6 @@
-"""Folds the output of many ranks into blocks: what several ranks said alike comes out once, with their ranks.
+"""Folds the output of many ranks into blocks: equal output of several ranks appears once, with their ranks.
 
-Pure: no input or output, no clock. Time comes in as ``now`` (seconds of any one monotonic clock).
+Pure: no input or output, no clock. Callers pass the time as ``now`` (seconds of any one monotonic clock).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 from .rank_queue import BlockKind, Item, RankQueue, Rich
 
 GRACE = 0.3
-"""Seconds that the output of one rank waits for the same of the others."""
+"""Seconds that the output of one rank waits for equal output of the others."""
 PATIENCE = 2.0
-"""The same where these have put something out lately: they do the same, and are only slower."""
+"""The same if the others produced output recently, since they probably run the same code, only slower."""
 
 
 APART_FROM = 8
-"""Items in succession that differ on all ranks from which on those of each rank stand together."""
+"""If at least this many consecutive items differ on all ranks, the items of each rank are shown together."""
 
 
-# A named tuple, since a frozen dataclass takes three times as long to make: a third of the time of folding lines that
-# all differ.
+# A named tuple, since a frozen dataclass takes three times as long to construct: a third of the time for folding lines
+# that all differ.
 class Block(NamedTuple):
-    """Something that ``ranks`` put out alike."""
+    """Output that is equal on all ``ranks``."""
 
     kind: BlockKind
     ranks: tuple[int, ...]
@@ -33,13 +33,13 @@ class Block(NamedTuple):
     """``text``: str. ``clear``: the wait flag. ``error``, ``cut``: a dict. ``display``, ``update``, ``result``: a
     bundle (data, metadata, display_id); with an id, ``content["ids"]`` maps each rank to the id it used itself."""
     stream: str = "stdout"
-    """For text: ``stdout``, ``stderr``, or ``note`` for a sentence of allranks that is no error."""
+    """For text: ``stdout``, ``stderr``, or ``note`` for a sentence of allranks that is not an error."""
     own: bool = False
-    """Whether other text is allranks' own: a warning, or an answer of the debugger."""
+    """Whether text that is not a ``note`` is written by allranks: a warning, a debugger's answer, part of a summary."""
 
     @property
     def is_printed(self) -> bool:
-        """Whether it is text that ranks printed, or stands for some. A page shows a limited amount of that."""
+        """Whether it is text that ranks printed, or stands for such text; a page limits how much of that it shows."""
         return self.kind in ("text", "cut") and self.stream != "note" and not self.own
 
 
@@ -53,7 +53,7 @@ class _Blocks:
         self._texts: list[str] = []
 
     def add(self, ranks: tuple[int, ...], item: Item, own: Sequence[Item]) -> None:
-        """``item`` as ``ranks`` put it out; ``own`` has each rank's copy, in which display ids may differ."""
+        """Add an ``item`` that is equal on ``ranks``; ``own`` has each rank's copy, in which display ids may differ."""
         if isinstance(item, str):
             stream, text = "stdout", item
         elif isinstance(item, Rich):
@@ -68,7 +68,7 @@ class _Blocks:
         self._texts.append(text)
 
     def add_run(self, rank: tuple[int], items: Sequence[Item]) -> None:
-        """Items of one rank in succession."""
+        """Add consecutive items of one rank."""
         self.add(rank, items[0], items[:1])
         if self._texts and self._stream == "stdout" and set(map(type, items)) == {str}:
             self._texts.extend(items[1:])  # type: ignore[arg-type]
@@ -94,13 +94,13 @@ def _rich_block(ranks: tuple[int, ...], item: Rich, own: Sequence[Item]) -> Bloc
 
 
 class Fold:
-    """Takes each rank's items in order and gives them back as blocks; every item comes out once, per rank in order.
+    """Takes each rank's items in order and returns them as blocks; every item appears once, and per rank in order.
 
-    Equal items at the heads of all queues make one block. Where heads differ they come out in rank order, one of each
-    rank, equal ones together; of many that all differ, up to `LOOK` of each rank come out together. But when most ranks
-    agree on an item that another has further on, that one's extra items come first, so that a header printed by one
-    rank does not put the rest out of step. A rank with nothing to show is waited for until the oldest waiting head is
-    ``grace`` seconds old, or ``patience`` if it has lately shown something.
+    Equal items at the heads of all queues make one block. Heads that differ are taken in rank order, one per rank,
+    with equal heads together; of many that all differ, up to `LOOK` per rank are taken together. But if most ranks
+    agree on an item that another rank has further on, the extra items of that rank come first, so that a header printed
+    by one rank does not put the rest out of step. A rank with no items is waited for until the oldest waiting head is
+    ``grace`` seconds old, or ``patience`` if that rank produced output recently.
     """
 
     def __init__(self, ranks: Sequence[int], grace: float | None = None, patience: float | None = None) -> None:
@@ -109,38 +109,38 @@ class Fold:
         self._queues = {rank: RankQueue(rank) for rank in sorted(ranks)}
         self._compared: list[RankQueue] = []
         self._common: set[Item] = set()
-        """Items that two or more of the queues last compared have in sight."""
+        """Items in sight of at least two of the queues that were compared last."""
 
     def feed(self, rank: int, items: Iterable[Sequence[Any]], now: float) -> None:
-        """Items of ``rank``, as `messages.events.unpacked` makes them, after all that it sent before."""
+        """Add items of ``rank``, as `messages.events.unpacked` makes them, after its earlier items."""
         self._queues[rank].feed(items, now)
 
     def finish(self, rank: int) -> None:
-        """``rank`` sends no more, and is not waited for."""
+        """Mark ``rank`` as finished: it sends no more items, so others do not wait for it."""
         self._queues[rank].finished = True
 
     def next_deadline(self) -> float | None:
-        """When ``drain`` has something to give though nothing arrives; None while nothing waits."""
+        """When ``drain`` returns blocks even if no more items arrive; None while no items wait."""
         heads = [queue.head_time() for queue in self._queues.values() if queue.items]
         return self._due(min(heads), self._missing_since()) if heads else None
 
     def _missing_since(self) -> float:
-        """When one of those that have nothing to show put something out last."""
+        """When any unfinished rank that has no items waiting last sent one."""
         missing = [queue.fed_at for queue in self._queues.values() if not queue.items and not queue.finished]
         return max(missing, default=float("-inf"))
 
     def _due(self, head: float, missing_since: float) -> float:
-        """Until when others are waited for by a head that came at that time."""
+        """Until when a head that arrived at time ``head`` waits for other ranks."""
         return max(head + self.grace, min(head, missing_since) + self.patience)
 
     def drain(self, now: float, flush: bool = False) -> list[Block]:
-        """What can be shown now. ``flush`` waits for no rank."""
+        """Return the blocks that can be shown now; with ``flush``, without waiting for any rank."""
         out = _Blocks()
         while present := [queue for queue in self._queues.values() if queue.items]:
             rows = min(len(queue.items) for queue in present)
             missing = any(not queue.items and not queue.finished for queue in self._queues.values())
             if missing and not flush:
-                # the same sum as next_deadline, so that a drain at that very time finds its head due
+                # the same formula as in next_deadline, so that a drain at exactly that time finds its head due
                 since = self._missing_since()
                 overdue = (queue.head_time() for queue in present if self._due(queue.head_time(), since) <= now)
                 due = max(overdue, default=None)
@@ -163,7 +163,7 @@ class Fold:
             _emit_row(going, [queue.take(1)[0] for queue in going], out)
 
     def _rows_in_step(self, queues: list[RankQueue], rows: int) -> int:
-        """How many of the next ``rows`` items need no lining up: no rank has an item that another has further on."""
+        """How many of the next ``rows`` items need no aligning, since no other rank has any of them further on."""
         if [queue for queue in queues if queue.look()] or queues != self._compared:
             self._compared = queues
             self._common, once = set[Item](), set[Item]()
@@ -192,7 +192,7 @@ def _equal_rows(queues: list[RankQueue], rows: int) -> int:
 
 
 def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common: set[Item]) -> bool:
-    """A queue has, past ``row`` (its item at ``step``), an item that ``row`` has of other queues."""
+    """Whether a queue has, after its own item in ``row`` (at ``step``), an item that another queue has in ``row``."""
     for item in common.intersection(row):
         for queue, own in zip(queues, row, strict=True):
             if item != own and queue.seen.get(item, -1) > queue.taken + step:
@@ -201,7 +201,7 @@ def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common:
 
 
 def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], out: _Blocks) -> None:
-    """As many items of each of ``queues``, row by row; many that differ on all ranks come rank by rank."""
+    """Emit an equal number of items per queue, row by row; a long run that differs on all ranks comes rank by rank."""
     rows = list(zip(*items, strict=True))
     size, begin = len(queues), 0
     while begin < len(rows):
@@ -219,7 +219,7 @@ def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], out
 
 
 def _emit_row(queues: Sequence[RankQueue], row: Sequence[Item], out: _Blocks) -> None:
-    """One item of each of ``queues``: in rank order, equal ones together."""
+    """Emit one item of each of ``queues``, in rank order with equal items together."""
     if len(set(row)) == len(row):
         for queue, item in zip(queues, row, strict=True):
             out.add(queue.only, item, (item,))
@@ -232,7 +232,7 @@ def _emit_row(queues: Sequence[RankQueue], row: Sequence[Item], out: _Blocks) ->
 
 
 def _extra(queues: list[RankQueue]) -> list[RankQueue]:
-    """The queues whose heads the others lack, so that they go first; empty where going in step is as good."""
+    """The queues with extra items at their heads, which go first; empty if taking one item of each is as good."""
     best: tuple[int, int, list[RankQueue]] | None = None
     heads = Counter(queue.items[0] for queue in queues)
     for head, have in heads.items():
@@ -247,9 +247,9 @@ def _extra(queues: list[RankQueue]) -> list[RankQueue]:
 
 
 def _meet_in_step(queues: list[RankQueue], before: int, size: int) -> bool:
-    """Going in step, ``size`` queues come to an equal item within fewer than ``before`` items.
+    """Whether, taking one item of each, ``size`` queues reach an equal item within fewer than ``before`` items.
 
-    Then an equal item further on is chance: two ranks may print the same loss fifty steps apart.
+    Then an equal item further on is a coincidence: two ranks may print the same loss fifty steps apart.
     """
     rows = zip(*(islice(queue.items, 1, before) for queue in queues), strict=False)
     return any(max(Counter(row).values()) >= size for row in rows)

@@ -1,4 +1,4 @@
-"""How a cell is shown where the user is: in a notebook, in IPython, or in neither."""
+"""Options with which a cell is shown in the user's front end: a notebook page, another client, or a terminal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .show import Show
 def shown_in(
     shell: Any, ranks: Sequence[int], has_widget: Callable[[str], bool], *, wait: bool = True
 ) -> dict[str, Any]:
-    """Options of a cell (see `LocalOptions`) that is shown below the cell of `shell` that runs now.
+    """Return the options (see `LocalOptions`) with which a cell is shown below the running cell of `shell`.
 
-    `wait` says that this one waits for it, so that the user can be asked for commands of the debugger.
+    `wait`: the running cell waits for that cell, so that the user can be asked for debugger commands.
     """
     widgets, typing = page_has_widgets(shell), can_ask(shell)
     return {
         "screen": Show(ranks, live=hasattr(shell, "kernel"), has_widget=has_widget if widgets else None),
-        # The number in the notebook's margin; IPython 9.18 counts execution_count up before it runs the cell.
+        # The number in the notebook's margin; IPython 9.18 increments execution_count before it runs the cell.
         "count": len(shell.user_ns["In"]) - 1,
         "widgets": widgets,
         "breakpoints": typing,

@@ -12,11 +12,11 @@ from typing import Any
 from allranks.head.state.monitor import Monitor
 
 Read = Callable[[str], str]
-"""``input``: in a kernel it asks the notebook."""
+"""A function like ``input``, which in a kernel asks the notebook."""
 
 
 def can_ask(shell: Any) -> bool:
-    """Whether somebody can type: not where a notebook runs without its user (papermill), nor in a script."""
+    """Whether the user can type: in a kernel, if the front end allows it (papermill does not), else in a terminal."""
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
         return bool(getattr(kernel, "_allow_stdin", False))
@@ -24,9 +24,10 @@ def can_ask(shell: Any) -> bool:
 
 
 def ask(read: Read, prompt: str, monitor: Monitor, over: Callable[[], bool], deadline: float | None) -> str | None:
-    """What the user types; None once `over` is true (looked at whenever a rank tells) or the deadline has passed.
+    """Ask the user for a line; returns None once `over` returns true or the deadline has passed.
 
-    Raises KeyboardInterrupt for Ctrl-C. Only in the main thread.
+    `over` is evaluated whenever the monitor receives something. Raises KeyboardInterrupt on Ctrl-C. Must be called in
+    the main thread.
     """
     lock, state = threading.Lock(), {"typed": False, "dropped": False}
 
@@ -36,7 +37,7 @@ def ask(read: Read, prompt: str, monitor: Monitor, over: Callable[[], bool], dea
         with lock:
             if not state["typed"]:
                 state["dropped"] = True
-                # `input` waits in C code of the kernel or of readline; a signal is the only thing it heeds.
+                # `input` blocks in C code of the kernel or of readline, which only a signal can interrupt.
                 signal.pthread_kill(main, signal.SIGINT)
 
     main = threading.main_thread().ident or 0

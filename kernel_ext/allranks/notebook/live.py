@@ -14,7 +14,7 @@ from .terminal import plain
 
 PERIOD = 0.1
 """Seconds between two updates, so that fast bars do not flood the front end."""
-# The variables are JupyterLab's: they put the lines in column with text output, which it indents by 1ch.
+# JupyterLab's CSS variables align the lines with text output, which JupyterLab indents by 1ch.
 PRE_STYLE = (
     "margin:0;padding:0 min(1ch,2*var(--jp-code-padding,0px));background:transparent;white-space:pre;"
     "font-size:var(--jp-code-font-size,inherit);line-height:var(--jp-code-line-height,inherit)"
@@ -22,7 +22,7 @@ PRE_STYLE = (
 
 
 class LiveArea:
-    """One display that is rewritten in place, and empty when no line is unfinished."""
+    """One display that is rewritten in place, and is empty if no line is unfinished."""
 
     def __init__(self, prefix: Callable[[tuple[int, ...]], tuple[str, str]]) -> None:
         self._prefix = prefix
@@ -34,15 +34,15 @@ class LiveArea:
         self._buried = False  # other output has been written below the area
 
     def want(self, lines: Mapping[int, str], above: Callable[[], Iterable[Block]] = tuple) -> None:
-        """Show ``lines`` by rank, equal ones once, below the blocks of ``above``, which is called when they are drawn.
+        """Show ``lines`` by rank, equal lines once, below the blocks that ``above`` returns when the area is drawn.
 
-        Now if ``PERIOD`` is over, or to show nothing; else with a later call.
+        Draws now if ``PERIOD`` is over, or to show nothing; else a later call draws.
         """
         self._lines, self._above = dict(lines), above
         self.refresh()
 
     def refresh(self, wrote: bool = False) -> None:
-        """Bring the screen up to date; ``wrote`` says that other output was just written below."""
+        """Update the display if it is due; ``wrote``: other output was just written below."""
         self._buried |= wrote
         now = time.monotonic()
         if (self._lines or self._above is not tuple) and now - self._shown_at < PERIOD:
@@ -51,7 +51,7 @@ class LiveArea:
         if wanted == self._shown:
             return
         if self._buried and not self._shown:
-            self._id = None  # an area that starts afresh starts below what was written since
+            self._id = None  # an empty area that gets lines again moves below output written since
         if self._id is None:
             self._id = f"allranks-{uuid.uuid4().hex}"
             self._buried = False
@@ -70,11 +70,11 @@ class LiveArea:
         return "\n".join(rows)
 
     def wiped(self) -> None:
-        """The cell's output was cleared, and the area with it."""
+        """Forget the display, since the cell's output was cleared."""
         self._id, self._shown, self._buried = None, "", False
 
 
 def _bundle(text: str) -> dict[str, str]:
     if not text:
-        return {}  # a bundle without any form leaves no gap in the output, as an empty text would
+        return {}  # an empty bundle leaves no gap in the output, unlike an empty text
     return {"text/plain": text, "text/html": f'<pre style="{PRE_STYLE}">{html.escape(text)}</pre>'}

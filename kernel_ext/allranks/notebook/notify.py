@@ -20,11 +20,11 @@ from allranks.errors import UsageError
 from allranks.units import duration_text
 
 WITHIN = 20.0
-"""Seconds that a command or a request may take."""
+"""Timeout, in seconds, for a command or a request."""
 LONGEST = 1_000
-"""Characters of a notification: Discord refuses more than 2,000."""
+"""Limit for the characters of a notification; Discord refuses more than 2,000."""
 JSON_HOSTS = ("slack.com", "discord.com")
-"""Hosts whose webhooks take JSON; all others get plain text."""
+"""Hosts whose webhooks take JSON; all other hosts get plain text."""
 ASK_IN_PAGE = """if ("Notification" in window) Notification.requestPermission();"""
 SHOW_IN_PAGE = """
 if ("Notification" in window && Notification.permission === "granted") new Notification("allranks", { body: %s });
@@ -33,25 +33,25 @@ if ("Notification" in window && Notification.permission === "granted") new Notif
 
 @dataclass(frozen=True)
 class Notifier:
-    """How the user is notified, and from which length of a cell on. Raises UsageError for an invalid `url`."""
+    """How the user is notified, and of cells of which length. Raises UsageError for an invalid `url`."""
 
     bell: bool = False
     """Ring the terminal's bell, outside of a kernel."""
     browser: bool = False
-    """Show a notification of the browser, in a kernel."""
+    """Show a browser notification, in a kernel."""
     command: str | None = field(default=None, repr=False)
-    """Run this in a shell. The text is in ``$ALLRANKS_TEXT``."""
+    """Run this command in a shell, with the text in ``$ALLRANKS_TEXT``."""
     url: str | None = field(default=None, repr=False)
-    """Send the text to this address by POST: to ntfy, or to a webhook of Slack or Discord."""
+    """Send the text to this URL by POST: to ntfy, or to a webhook of Slack or Discord."""
     over: float = 30.0
-    """A cell's end is notified if it took this many seconds or more."""
+    """Notify of a cell's end if the cell took this many seconds or more."""
 
     def __post_init__(self) -> None:
         if self.url is not None and not _is_address(self.url):
             raise UsageError("the url must be an address that begins with https:// or http://.")
 
     def ended(self, label: str, status: str, why: str, seconds: float) -> None:
-        """Notify of a cell that has ended, unless it was short, or the user has stopped it."""
+        """Notify of the end of a cell, unless the cell was short or the user stopped it."""
         if seconds >= self.over and status != "stopped":
             how = "succeeded" if status == "ok" else f"failed: {why}"
             self.send(f"{label} {how} ({duration_text(seconds)})")
@@ -61,18 +61,18 @@ class Notifier:
         self.send(text)
 
     def send(self, text: str) -> None:
-        """Send a notification now. What fails is printed, in a notebook below the cell that runs this."""
+        """Send a notification now. If the command or the URL fails, that is printed below the calling notebook cell."""
         text = text.replace("\0", "")[:LONGEST]
         try:
             self._show(text)
             if self.command is not None or self.url is not None:
                 run = contextvars.copy_context().run
                 threading.Thread(target=run, args=(self._send, text), name="allranks-notify").start()
-        except Exception:  # it must not end a cell
+        except Exception:  # a failed notification must not end a cell
             logging.getLogger("allranks").exception("a notification could not be sent")
 
     def ask_page(self) -> None:
-        """Have the browser ask for permission to show notifications: some do so only after a click or a key."""
+        """Have the browser ask for permission to show notifications; some ask only after a click or a key press."""
         if self.browser:
             self._run_in_page(ASK_IN_PAGE)
 
@@ -86,7 +86,7 @@ class Notifier:
     def _run_in_page(script: str) -> None:
         if _has_kernel():
             shown = display(Javascript(script), display_id=True)  # type: ignore[no-untyped-call]
-            shown.update({}, raw=True)  # else a saved notebook would run it again when it is opened
+            shown.update({}, raw=True)  # or a saved notebook would run the script again when it is opened
 
     def _send(self, text: str) -> None:
         if self.command is not None and (why := _run(self.command, text)):
@@ -115,9 +115,9 @@ def _is_address(url: str) -> bool:
 
 
 def _run(command: str, text: str) -> str:
-    """Why it failed; empty where it did not."""
+    """Run a command; returns why it failed, empty if it succeeded."""
     environment = {**os.environ, "ALLRANKS_TEXT": text}
-    with tempfile.TemporaryFile() as said:  # no pipe, whose end a program in the background would keep open
+    with tempfile.TemporaryFile() as said:  # not a pipe, which a background program would keep open
         try:
             done = subprocess.run(
                 command, shell=True, env=environment, stdout=subprocess.DEVNULL, stderr=said, timeout=WITHIN
@@ -132,13 +132,13 @@ def _run(command: str, text: str) -> str:
 
 
 def _post(url: str, text: str) -> str:
-    """Why it failed; empty where it did not. The address may be secret."""
-    import urllib.error  # takes longer than the rest here
+    """Post the text; returns why it failed, empty if it succeeded. Does not repeat the URL, which may be secret."""
+    import urllib.error  # slower to import than the other modules here
     import urllib.request
     from http.client import HTTPException
 
     class NoRedirect(urllib.request.HTTPRedirectHandler):
-        """The request that urllib would send to another address has no text."""
+        """Refuses redirects, since urllib's redirected request would have no text."""
 
         def redirect_request(self, *_: Any, **__: Any) -> None:
             return None

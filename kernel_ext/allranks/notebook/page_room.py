@@ -1,7 +1,7 @@
 """Limits how much of a cell's text is shown on the page. The rest is counted, and its last lines are shown.
 
-A page of 100,000 lines takes the browser minutes to lay out, and a gigabyte. `%distributed output` shows, searches and
-saves all that the ranks keep.
+A page of 100,000 lines takes the browser minutes to lay out, and a gigabyte of memory. `%distributed output` shows,
+searches and saves all text that the ranks keep.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .fold import Block
 
 LINES = 2000
 NBYTES = 1_000_000
-"""What is shown of one cell."""
+"""Limits for the text that is shown of one cell: lines, and characters."""
 LAST = 10
-"""How many of the lines that were left out are shown: the last. At the end, at least one of each rank."""
+"""Number of omitted lines that are shown: the last ones. In the final summary, at least one of each rank."""
 LONGEST = 500
-"""Characters of such a line."""
+"""Limit for the characters shown of an omitted line."""
 
 
 class _Line(NamedTuple):
-    """A line that is left out."""
+    """A line that was left out."""
 
     number: int
     ranks: tuple[int, ...]
@@ -34,13 +34,13 @@ class _Line(NamedTuple):
 
 
 class PageRoom:
-    """The room that is left on the page for one cell's text. For one thread."""
+    """The room that is left on the page for one cell's text. Not thread-safe."""
 
     def __init__(self, lines: int | None = None) -> None:
         self._lines, self._nbytes = LINES if lines is None else lines, NBYTES
         self._full = False
         self._lines_left_out, self._bytes_left_out = Counter[int](), Counter[int]()
-        """Lines and bytes of each rank that were left out since the last summary at the end."""
+        """Lines and bytes (of text that is here: characters) of each rank that were left out since `conclude`."""
         self._last = defaultdict[int, deque[_Line]](lambda: deque(maxlen=LAST))
         """The last lines of each rank that were left out."""
         self._numbers = count()
@@ -64,7 +64,7 @@ class PageRoom:
         return block._replace(content=text[:end]) if end else None
 
     def _fitting(self, text: str) -> int:
-        """The end of the last line that has room."""
+        """The position after the last line that fits."""
         end = 0
         for _ in range(self._lines):
             newline = text.find("\n", end)
@@ -84,7 +84,7 @@ class PageRoom:
                 self._last[rank].extend(last)
 
     def cleared(self, ranks: Collection[int], blocks: Iterable[Block]) -> None:
-        """`ranks` have cleared their output; `blocks`, which are of no other rank, are no longer on the page."""
+        """Make room again, since `ranks` cleared their output: `blocks`, which no other rank has, left the page."""
         for rank in ranks:
             for of_rank in (self._lines_left_out, self._bytes_left_out, self._last):
                 of_rank.pop(rank, None)
@@ -98,7 +98,7 @@ class PageRoom:
         self._full = self._full and bool(self._bytes_left_out) and not texts
 
     def conclude(self) -> list[Block]:
-        """The summary at the end of the cell, or before an error. Starts the count again."""
+        """Return the final summary, at the end of the cell or before an error, and restart the count."""
         summary = self.summary(ended=True)
         self._lines_left_out.clear()
         self._bytes_left_out.clear()
@@ -107,15 +107,15 @@ class PageRoom:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether anything is left out since the last summary at the end."""
+        """Whether text was left out since the last `conclude`."""
         return bool(self._bytes_left_out)
 
     def summary(self, *, ended: bool = False) -> list[Block]:
-        """How much was left out, and its last lines."""
+        """How much was left out, and the last of the omitted lines."""
         if not self.leaves_out:
             return []
         ranks = tuple(sorted(self._bytes_left_out))
-        counts = [max(lines, 1) for lines in self._lines_left_out.values()]  # one without an end counts, too
+        counts = [max(lines, 1) for lines in self._lines_left_out.values()]  # an unfinished line counts, too
         least, most = min(counts), max(counts)
         lines = f"{f'{least:,} to ' if least < most else ''}{count_text(most, 'line')}"
         of = " of each rank" if len(ranks) > 1 else ""
@@ -126,11 +126,11 @@ class PageRoom:
         how = f"{are} not shown: {to_see}" if ended else f"{are} not shown so far."
         shown = self._last_of_each() if ended else sorted({*chain(*self._last.values())})[-LAST:]
         last = [Block("text", line.ranks, f"{line.text}\n", own=True) for line in shown]
-        how += " The last:" if last else ""  # ranks cut lines, too, and keep them
+        how += " The last:" if last else ""  # there are none if the ranks themselves cut all omitted lines
         return [Block("text", ranks, f"… {lines}{of} ({size}) {how}\n", "note"), *last]
 
     def _last_of_each(self) -> list[_Line]:
-        """In the order in which they came; of ranks whose lines differ, fewer of each."""
+        """The last omitted lines in order of arrival; fewer of each rank if ranks have different lines."""
         for each in (LAST, max(LAST // max(len(self._last), 1), 1)):
             found = {line for lines in self._last.values() for line in list(lines)[-each:]}
             if len(found) <= LAST:

@@ -1,4 +1,4 @@
-"""One widget of a rank as the page knows it: its comm, opened by this kernel, and the state of its model."""
+"""The notebook kernel's proxy of one rank's widget: a comm that this kernel opens, and the state of the model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from allranks.messages.outbox import TARGET, CommMessage, merged
 
 
 class WidgetProxy:
-    """Opened when it is made; `on_message` gets what the page sends, in the thread that the kernel takes for that.
+    """The proxy of one widget. Opens the comm when constructed; `on_message` gets the page's messages.
 
-    A page that is loaded again asks ipywidgets for the states of all widgets; to it, this is one of them.
+    `on_message` runs in the thread in which the kernel handles comms. A page that is reloaded asks ipywidgets for the
+    states of all widgets, so the proxy registers itself there as a widget.
     """
 
     def __init__(self, message: CommMessage, on_message: Callable[[CommMessage], None]) -> None:
         self.model_id = message.comm
         self._message = message
-        self._lock = threading.Lock()  # the page and the rank may speak at once
+        self._lock = threading.Lock()  # the page and the rank may send state at the same time
         self._on_message: Callable[[CommMessage], None] | None = on_message
         self._comm: Any = create_comm(
             target_name=TARGET,
@@ -34,22 +35,22 @@ class WidgetProxy:
         )
         self._comm.on_msg(self._receive)
         self._comm.on_close(self._closed_by_page)
-        ipywidgets._instances[self.model_id] = self  # private in ipywidgets 8.1, which offers no other way
+        ipywidgets._instances[self.model_id] = self  # private; ipywidgets 8.1 has no public way
 
     def say(self, message: CommMessage) -> None:
-        """What the rank's widget says, to the page."""
+        """Send a message of the rank's widget to the page."""
         self._know(message)
         self._comm.send(data=message.data, metadata=message.metadata, buffers=list(message.buffers))
 
     def end(self) -> None:
-        """The rank is gone: the page keeps the widget, disabled if it can be, and it has no effect."""
+        """Disconnect the widget, since its rank is gone: the page keeps it, disabled if possible, without effect."""
         self._on_message = None
         if "disabled" in self._state:
             state = {"method": "update", "state": {"disabled": True}, "buffer_paths": []}
             self.say(CommMessage("comm_msg", self.model_id, state, {}))
 
     def close(self) -> None:
-        """The page loses the widget."""
+        """Remove the widget from the page."""
         ipywidgets._instances.pop(self.model_id, None)
         self._comm.close()
 
@@ -73,7 +74,7 @@ class WidgetProxy:
     def _state(self) -> dict[str, Any]:
         return self._message.data.get("state") or {}
 
-    # What ipywidgets asks of a widget.
+    # The interface of a widget that ipywidgets uses.
 
     def get_state(self, key: object = None, drop_defaults: bool = False) -> dict[str, Any]:
         message = self._message

@@ -1,4 +1,4 @@
-"""The items of one rank that wait to be folded with those of the others."""
+"""The items of one rank that wait to be folded with the items of other ranks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 BlockKind = Literal["text", "display", "update", "result", "clear", "error", "cut"]
 
 LOOK = 64
-"""Items past a rank's head that are surely looked at to line it up with the others; up to twice as many may be."""
+"""Minimum number of items after a rank's head that are searched to align ranks; up to twice as many may be searched."""
 
 
 class Rich:
-    """An item that is not text, comparable across ranks: display ids are left out, since every rank invents its own."""
+    """An item that is not text, comparable across ranks: ignores display ids, since every rank makes its own."""
 
     __slots__ = ("content", "key", "kind")
 
@@ -33,7 +33,7 @@ class Rich:
         return hash(self.key)
 
 
-# Nearly all items are lines on stdout, so those are bare strings: they hash once, compare in C and cost no object each.
+# Nearly all items are lines on stdout, so these are bare strings: they hash once, compare in C and need no wrapper.
 Item: TypeAlias = "str | tuple[str, str] | Rich"
 """stdout text, (stream, text), or anything else."""
 
@@ -61,13 +61,13 @@ class RankQueue:
         self.items: deque[Item] = deque()
         self.finished = False
         self.taken = 0
-        """Items that have left; with it every item has a position that never changes."""
+        """Number of items taken so far, by which every item has a position that never changes."""
         self._fed = 0
         self.fed_at = float("-inf")
-        """When something came last."""
+        """When items arrived last."""
         self._arrivals: deque[tuple[int, float]] = deque()
         self.seen: dict[Item, int] = {}
-        """The items in sight, each with its last position there. May still hold some that were taken."""
+        """The items in sight, each with its last position. May still contain items that were taken."""
         self._seen_from = self._seen_to = -2 * LOOK
 
     def feed(self, raw: Iterable[Sequence[Any]], now: float) -> None:
@@ -97,12 +97,12 @@ class RankQueue:
         return self._arrivals[0][1]
 
     def arrived_by(self, then: float) -> int:
-        """How many of the waiting items came at ``then`` or before."""
+        """Number of waiting items that arrived at ``then`` or before."""
         ends = [end for end, at in self._arrivals if at <= then]
         return ends[-1] - self.taken if ends else 0
 
     def look(self) -> bool:
-        """Bring ``seen`` up to date; True if that changed it."""
+        """Update ``seen``; returns whether it changed."""
         grown = self._seen_to < min(self._fed, self._seen_from + 2 * LOOK)
         if not grown and self.taken - self._seen_from < LOOK:
             return False
@@ -112,5 +112,5 @@ class RankQueue:
         return True
 
     def sight_left(self) -> int:
-        """Items that may be taken before ``look`` looks again."""
+        """Number of items that may be taken before ``look`` updates ``seen`` again."""
         return self._seen_from + LOOK - self.taken

@@ -1,4 +1,4 @@
-"""IPython as it runs in this process, found without importing it: scripts do without."""
+"""Finds the IPython shell of this process without importing IPython, which scripts do not need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def running_shell() -> Any:
 
 
 def autoreloads() -> bool:
-    """Whether this process is a notebook, or IPython, that reloads all modules it has imported (`%autoreload 2`)."""
+    """Whether this process is a notebook or IPython that reloads all imported modules (`%autoreload 2`)."""
     shell = running_shell()
     magics = shell.magics_manager.registry.get("AutoreloadMagics") if shell is not None else None
     reloader = getattr(magics, "_reloader", None)  # IPython 9.18

@@ -1,4 +1,4 @@
-"""Shows folded blocks in the notebook, and takes back and changes what ranks clear and update."""
+"""Shows folded blocks in the notebook, and carries out the ranks' clears and updates of output."""
 
 from __future__ import annotations
 
@@ -23,59 +23,59 @@ from .page_room import PageRoom
 from .writer import Display, Writer, is_plain, settled
 
 DISPLAYS_KEPT = 4096
-"""Displays, over all cells, that an update can still find."""
+"""Limit, over all cells, for the displays that an update can still find."""
 FEW = 8
-"""Lines that may differ from rank to rank before ranks stand apart on the page."""
+"""Number of lines that may differ between ranks before the page shows ranks in columns."""
 
 
 class Show:
     """The output of one cell on ``ranks``. For one thread at a time.
 
-    ``live`` says that output can be taken back and changed: true in a kernel, false in a terminal. Where it cannot,
-    clears are ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` says of
-    a model's id whether the page has that model; other widgets are shown as text. None says that there may be no page,
-    so that nothing can be laid out.
+    ``live``: whether output can be removed and changed, true in a kernel and false in a terminal. If it cannot, clears
+    are ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` returns whether
+    the page has the model with an id; other widgets are shown as text. If it is None, there may be no page, so output
+    is not laid out in columns.
     """
 
     _displays: ClassVar[dict[tuple[int, str], Display]] = {}
-    """By rank and the id it uses, over all cells: a cell may update displays of earlier ones."""
+    """Displays by rank and the id that it uses, over all cells, since a cell may update displays of earlier cells."""
 
     def __init__(self, ranks: Sequence[int], *, live: bool, has_widget: Callable[[str], bool] | None = None) -> None:
         self.live = live
         self._has_widget = has_widget or (lambda _model: False)
         self._ranks, self._has_page = tuple(sorted(ranks)), has_widget is not None
         self._own_lines = Counter[tuple[int, ...]]()
-        """Lines that were not of all ranks, by the ranks that printed them."""
+        """Numbers of lines that not all ranks printed, by the ranks that printed them."""
         self._writer = Writer(ranks, live=live, has_page=self._has_page)
         self._live_area = LiveArea(self._writer.prefix) if live else None
         self._room = PageRoom() if live else None
         self._curves = CellCurves()
         self._picture: Display | None = None
-        """The curves. It belongs to no rank, so it stays when ranks clear their output."""
-        # What the output shows, so that it can be written again when part of it is taken back. The first ``_painted``
-        # of it are on the screen; ``_stale`` says that those are no longer right.
+        """The curves. The display belongs to no rank, so it stays when ranks clear their output."""
+        # All that the output shows, so that it can be written again when part of it is removed. The first ``_painted``
+        # items are on the screen; ``_stale`` says that those are out of date.
         self._model: list[Block | Display] = []
         self._painted = 0
         self._stale = False
         self._changed: dict[Display, None] = {}
-        self._clearing: set[int] = set()  # ranks whose clear_output(wait=True) waits for their next output
+        self._clearing: set[int] = set()  # ranks whose clear_output(wait=True) is pending until their next output
 
     def blocks(self, blocks: Iterable[Block]) -> None:
-        """Show ``blocks`` after what was shown before."""
+        """Show ``blocks`` after the earlier output."""
         for block in blocks:
             self._take(block)
         self._paint()
 
     def live_lines(self, lines: Mapping[int, str]) -> None:
-        """The unfinished last line of every rank that has one; no lines when all are finished.
+        """Show the unfinished last lines, by rank; empty if all lines are finished.
 
-        Shown at most 10 times a second: what comes too soon is made up for by the next call of any kind.
+        Drawn at most 10 times a second; lines that come too soon are drawn by the next call of any method.
         """
         if self._live_area and self._room:
             self._live_area.want(lines, self._room.summary if self._room.leaves_out else tuple)
 
     def logged(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
-        """What the ranks logged since, in this run. Its curves are drawn always in the same place of the output."""
+        """Add values that ranks logged in ``run``, and draw its curves, which keep their place in the output."""
         with self._no_harm():
             self._curves.add(rows, run)
             if self.live and (bundle := self._curves.due()):
@@ -83,7 +83,7 @@ class Show:
 
     @contextmanager
     def _no_harm(self) -> Iterator[None]:
-        """A picture that cannot be drawn must not end the cell."""
+        """Log an exception instead of raising it: a picture that cannot be drawn must not end the cell."""
         try:
             yield
         except Exception:
@@ -100,7 +100,7 @@ class Show:
         self._paint()
 
     def close(self) -> None:
-        """The cell is over: take the unfinished lines away and let go of the output."""
+        """End the cell's output: remove the unfinished lines, draw the final curves and release the output."""
         if self._live_area and self._room:
             self._live_area.want({})
             self._writer.write(self._room.conclude())
@@ -134,7 +134,7 @@ class Show:
                 self._add_block(block)
 
     def _add_block(self, block: Block) -> None:
-        if self._room and block.kind == "error":  # it stays the last that is seen
+        if self._room and block.kind == "error":  # summarize before the error, so that the error stays last
             self._model += self._room.conclude()
         elif self._room and block.is_printed:
             fitting = self._room.take(block)
@@ -145,7 +145,7 @@ class Show:
             self._model.append(block)
 
     def _add_figure(self, block: Block) -> bool:
-        """Put a figure beside those before it, if they are of other ranks."""
+        """Put a figure next to the figures before it, if those belong to other ranks; returns whether it did."""
         before = self._model[-1] if self._model else None
         if before is None or not set(before.ranks).isdisjoint(block.ranks):
             return False
@@ -172,7 +172,7 @@ class Show:
             del self._displays[next(iter(self._displays))]
 
     def _forget(self, ranks: Collection[int]) -> None:
-        """Take back what ``ranks`` put out; what they share with others stays with those."""
+        """Remove the output of ``ranks``; output that they share with other ranks stays for those."""
         if not self.live:
             return
         if any(isinstance(shown, LineColumns) for shown in self._model):
@@ -198,14 +198,14 @@ class Show:
             self._room.cleared(ranks, gone)
 
     def _leave(self, shown: Display, ranks: Collection[int]) -> None:
-        """``shown`` is no longer of ``ranks``, and they cannot update it."""
+        """Remove ``ranks`` from ``shown``, so that they can no longer update it."""
         for rank in set(ranks).intersection(shown.ranks):
             if rank in shown.ids and self._displays.get((rank, shown.ids[rank])) is shown:
                 del self._displays[rank, shown.ids[rank]]
         shown.leave(ranks)
 
     def _update(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
-        """Change the displays that the ranks' ids name; where that cannot be done, show a new one."""
+        """Update the displays with the ranks' ids; show a new display for ranks for which that is not possible."""
         ids = _ids(ranks, bundle)
         named: dict[Display | None, list[int]] = {}
         for rank in ranks:
@@ -219,14 +219,14 @@ class Show:
                 continue
             target = shown if len(by) == len(shown.ranks) else self._split(shown, tuple(by))
             if target.owner is self:
-                self._stale |= is_plain(bundle) != is_plain(target.bundle)  # the label moves into it or out of it
+                self._stale |= is_plain(bundle) != is_plain(target.bundle)  # only plain text includes its label
             target.bundle = bundle
             self._changed[target] = None
         if new:
             self._add_display(tuple(sorted(new)), bundle)
 
     def _split(self, shown: Display, ranks: tuple[int, ...]) -> Display:
-        """Give ``ranks`` a display of their own, in rank order beside what the others keep."""
+        """Give ``ranks`` a display of their own, before or after the one that the other ranks keep, in rank order."""
         new = Display(ranks, shown.ids, shown.bundle, owner=self)
         shown.ranks = tuple(rank for rank in shown.ranks if rank not in ranks)
         self._register(new)
@@ -238,13 +238,13 @@ class Show:
         return new
 
     def _undo_columns(self) -> None:
-        """Lines in columns become blocks again, and are laid out anew with what is next."""
+        """Turn lines in columns into blocks again, which are laid out again together with the next output."""
         shown = [one for one in self._model if not isinstance(one, LayoutChoice)]
         self._model = [block for one in shown for block in (one.blocks if isinstance(one, LineColumns) else [one])]
         self._stale, self._painted = True, 0
 
     def _lay_out(self) -> None:
-        """Where ranks differ in more than a few lines, put what is printed next into columns."""
+        """Put new lines into columns if ranks differ in more than a few lines."""
         fresh = self._model[self._painted :]
         del self._model[self._painted :]
         for is_line, run in groupby(fresh, _is_line):
@@ -260,7 +260,7 @@ class Show:
                 self._model += shown
 
     def _stand_apart(self, lines: Sequence[Block]) -> bool:
-        """Whether ranks differ in these, and in more than a few so far; not if one printed far more than all others."""
+        """Whether ranks differ in ``lines`` and in over `FEW` lines so far, and none printed far more than the rest."""
         own = [block for block in lines if block.ranks != self._ranks]
         for block in own:
             self._own_lines[block.ranks] += block.content.count("\n") or 1
@@ -276,9 +276,9 @@ class Show:
         return [columns] if before else [choice, columns]
 
     def _paint(self) -> None:
-        """Bring the screen up to date with the model."""
+        """Update the screen to match the model."""
         if self._stale:
-            # wait: the old output stays until the new one is there, so nothing flickers
+            # wait: the old output stays until the new output arrives, so nothing flickers
             clear_output(wait=bool(self._model))  # type: ignore[no-untyped-call]
             self._painted, self._stale = 0, False
             self._own_lines.clear()

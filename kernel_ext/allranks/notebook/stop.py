@@ -1,7 +1,7 @@
-"""Ctrl-C and the stop button while a cell is followed: noted, and acted on where nothing can be torn in two.
+"""Handles Ctrl-C and the stop button while a cell runs: notes them, and acts only where that interrupts nothing midway.
 
-Python raises KeyboardInterrupt between any two instructions: in the middle of handling a rank's message, which would
-then be lost, or of re-forming the world.
+Python can raise KeyboardInterrupt between any two instructions: while a rank's message is handled, which would then be
+lost, or while the world is re-formed.
 """
 
 from __future__ import annotations
@@ -16,49 +16,50 @@ from types import FrameType
 from typing import Any
 
 PATIENCE = 5.0
-"""Seconds after which a stop is no longer put off."""
+"""Seconds after which a new stop is no longer put off."""
 AGAIN_AFTER = 0.1
-"""Seconds after which a stop that came between two waits is tried again."""
+"""Seconds after which a stop that arrived between two waits is tried again."""
 _WAIT, _START = threading.Condition.wait.__code__, threading.Thread.start.__code__
 
 
 class Stop:
-    """Whether the user has pressed stop; `raise_if_pressed` raises KeyboardInterrupt.
+    """Notes whether the user has pressed stop; `raise_if_pressed` then raises KeyboardInterrupt.
 
-    One that is `around` several cells notes what comes between them, and leaves the rest to the cells' own.
+    An instance with `around` encloses several cells: it notes presses between them, and the cells' own instances note
+    the others.
     """
 
     def __init__(self, *, around: bool = False, in_waits: bool = False) -> None:
         self._around, self._in_waits = around, in_waits
-        """Raised late, it is raised anywhere, or only where the main thread waits, and leaves nothing half done."""
+        """Whether a late stop is raised only while the main thread waits, so that nothing is left half done."""
         self._over = threading.Event()
         self._again: threading.Thread | None = None
-        """Sends the signal again and again until it comes in a wait, or all is `_over`."""
+        """Sends the signal repeatedly until it arrives in a wait, or until `noted` ends."""
         self.pressed = False
         self._deaf_since: float | None = None
         self._wake: queue.SimpleQueue[Any] | None = None
 
     def press(self, wake: queue.SimpleQueue[Any]) -> None:
-        """Stop, as the user would, and put None into `wake`."""
+        """Act as if the user had pressed stop, and put None into `wake`."""
         self.pressed = True
         wake.put(None)
 
     def raise_if_pressed(self) -> None:
-        """Once for each press."""
+        """Raise KeyboardInterrupt if stop was pressed, and clear the press."""
         if self.pressed:
             self.pressed = False
             raise KeyboardInterrupt
 
     @contextmanager
     def noted(self, wake: queue.SimpleQueue[Any] | None = None) -> Iterator[None]:
-        """Within, SIGINT is only noted, and None put into `wake`; does nothing outside the main thread."""
+        """Within the context, only note SIGINT, and put None into `wake`; no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = signal.getsignal(signal.SIGINT)
         outer = getattr(before, "__self__", None)
         if before is not signal.default_int_handler and not (isinstance(outer, Stop) and outer._around):
-            yield  # somebody else's business, or noted already
+            yield  # another handler is installed, or another `Stop` notes the signal already
             return
         self._wake, self._deaf_since, self._again = wake, None, None
         self._over.clear()
@@ -73,7 +74,7 @@ class Stop:
             signal.signal(signal.SIGINT, before)  # Python has handled every signal that came before
 
     def put_off(self) -> None:
-        """From here on a press is ignored, unless it comes late: something is being brought to its end."""
+        """Drop an earlier press, since work must now be completed; presses after `PATIENCE` seconds interrupt it."""
         self.pressed, self._deaf_since = False, time.monotonic()
 
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
@@ -86,7 +87,7 @@ class Stop:
                 self._again = threading.Thread(target=self._send_again, args=(threading.get_ident(),), daemon=True)
                 self._again.start()
         if self._wake is not None:
-            self._wake.put(None)  # SimpleQueue.put is made for signal handlers
+            self._wake.put(None)  # SimpleQueue.put is safe in signal handlers
 
     def _send_again(self, thread: int) -> None:
         while not self._over.wait(AGAIN_AFTER):
@@ -94,7 +95,7 @@ class Stop:
 
 
 def _waits(frame: FrameType | None) -> bool:
-    """Whether the frame waits, but not for a thread to start: a wait that is cut short there would lose the thread."""
+    """Whether the frame waits, but not for a thread to start, since an interrupt there would lose the thread."""
     if frame is None or frame.f_code is not _WAIT:
         return False
     callers = (frame.f_back, frame.f_back and frame.f_back.f_back)
@@ -103,9 +104,9 @@ def _waits(frame: FrameType | None) -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within, a stop is put off to the end: half a change of the world would be worse than a moment's wait.
+    """Within the context, put off a stop to the end, since a half-changed world is worse than a short wait.
 
-    One that comes late is raised in the next wait.
+    A stop pressed after more than `PATIENCE` seconds is raised in the next wait.
     """
     stop = Stop(in_waits=True)
     with stop.noted():

@@ -1,4 +1,4 @@
-"""Remote text made safe to show: colours pass, nothing else that could steer a terminal or a notebook does."""
+"""Make remote text safe to show: colours are kept, and other controls of a terminal or a notebook are removed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, C1 included; all but newline and tab."""
 
-# A string (OSC: titles, hyperlinks, the clipboard; DCS, SOS, PM, APC) is bounded, so that one that is never closed
-# costs no more than a look ahead and takes no text with it: then only its opening goes, by the last branch.
+# The length of a control string (OSC: titles, hyperlinks, the clipboard; DCS, SOS, PM, APC) is limited, so that an
+# unclosed string costs only a bounded look-ahead and no text is lost: the last branch then removes just its opening.
 _ESCAPE = re.compile(
     r"\x1b(?:"
     r"(?P<sgr>\[[0-9;:]*m)"
@@ -23,7 +23,7 @@ RESET = "\x1b[0m"
 
 
 def clean(text: str) -> str:
-    """``text`` as a terminal would leave it: carriage returns carried out, SGR colours kept, other controls removed."""
+    """``text`` as a terminal would show it: carriage returns applied, SGR colours kept, other controls removed."""
     if not _SUSPECT.search(text):
         return text
     if "\x1b" in text:
@@ -34,19 +34,19 @@ def clean(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """``clean`` without the colours too."""
+    """``clean`` text without colours."""
     return _SGR.sub("", clean(text))
 
 
 def _overlaid(line: str) -> str:
-    """What stays of a line written over itself with carriage returns: the last writing that is not empty."""
+    """The visible text of a line with carriage returns: the last part that is not empty."""
     return next((part for part in reversed(line.split("\r")) if part), "")
 
 
 def closed_lines(text: str) -> str:
-    """Clean text in which every line ends the colours it opened, and the next opens them again.
+    """Clean text in which each line closes the colours that it opened, and the next line opens them again.
 
-    Otherwise a colour that spans lines would run over what is put in front of each.
+    Otherwise a colour that spans lines would also apply to the labels in front of the lines.
     """
     if "\x1b" not in text:
         return text

@@ -1,4 +1,4 @@
-"""What is shown while ranks are waited for, in a line for each: how far a large value has come, or what still runs."""
+"""Show progress while waiting for ranks, one line per rank: how much of a large value has moved, or what still runs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from allranks.notebook.live import LiveArea
 
 SHOW_AFTER = 1.0
-"""Seconds that a wait may take without a word."""
+"""Seconds of waiting before progress is shown."""
 SHOW_EVERY = 0.2
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 
 
 def wait_for_values(
     answers: Mapping[int, Future[Any]], moved: Callable[[int], tuple[int, int]], go_on: Callable[[], object]
 ) -> None:
-    """Wait until the answers of all ranks are there, and show in a notebook how far they are.
+    """Wait until all ranks have answered, and show their progress in a notebook.
 
-    `moved` says of a rank how many bytes have moved, and of how many; `go_on` is called often, and may raise.
+    `moved` returns, for a rank, the bytes moved so far and their total. `go_on` is called repeatedly and may raise.
     """
     wait_and_show(
         lambda: not wait(answers.values(), SHOW_EVERY).not_done, answers, lambda rank: _line(*moved(rank)), go_on
@@ -35,7 +35,10 @@ def wait_for_values(
 def wait_and_show(
     done: Callable[[], bool], ranks: Collection[int], line: Callable[[int], str], go_on: Callable[[], object]
 ) -> None:
-    """Wait until `done`, which takes `SHOW_EVERY` seconds where it is false, and show the `line` of each rank."""
+    """Wait until `done` returns true, and show each rank's `line`.
+
+    `done` itself waits for `SHOW_EVERY` seconds before it returns false. `go_on` is called repeatedly and may raise.
+    """
     area: LiveArea | None = None
     began, looked = time.monotonic(), False
     try:
@@ -56,10 +59,10 @@ def _line(moved: int, total: int) -> str:
 
 
 def _area(ranks: Collection[int]) -> LiveArea | None:
-    """Below the cell of the notebook that runs now; None where there is none."""
+    """A live area below the notebook cell that runs now; None outside a notebook."""
     if not hasattr(running_shell(), "kernel"):
         return None
-    from allranks.notebook.live import LiveArea  # they import IPython, which scripts do without
+    from allranks.notebook.live import LiveArea  # both modules import IPython, which scripts do not need
     from allranks.notebook.writer import Writer
 
     return LiveArea(Writer(list(ranks)).prefix)

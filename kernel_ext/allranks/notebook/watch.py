@@ -1,4 +1,4 @@
-"""Feeds the pictures: one thread brings the Snapshot, and what cells put out, to every dashboard of a cluster."""
+"""Feeds dashboards: one thread sends the Snapshot, and the output of cells, to every dashboard of a cluster."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .fold import Block
 from .terminal import clean, plain
 
 REFRESH_EVERY = 2.0
-"""Seconds at least between two updates of the tables that the notebook saves."""
+"""Minimum time, in seconds, between two updates of the tables that the notebook saves."""
 EVERY = 0.1
-"""Seconds between two looks."""
+"""Seconds between two updates of dashboards."""
 KEEP_ITEMS = 50_000
-"""Output that waits to be drawn; a dashboard that falls behind is given the newest."""
+"""Limit for output items that wait to be drawn; if drawing falls behind, the oldest are dropped."""
 
 Item = dict[str, Any]
 
@@ -47,7 +47,7 @@ class CellEnd(Protocol):
 
 
 class Viewer(Protocol):
-    """A dashboard, or a recorder in its place."""
+    """A dashboard, or a recorder."""
 
     def show(self, snapshot: Snapshot) -> None: ...
     def output(self, items: Sequence[Item]) -> None: ...
@@ -57,24 +57,28 @@ class Viewer(Protocol):
 
 
 class Watch:
-    """The dashboards of one cluster. `snapshot` says how it is now, `logged` what was logged since its last answer."""
+    """The dashboards of one cluster.
+
+    `snapshot` returns the cluster's current state. `logged` takes the position that it returned last, and returns the
+    new position and the values logged since.
+    """
 
     def __init__(
         self, snapshot: Callable[[], Snapshot], logged: Callable[[int], tuple[int, Sequence[Row]]] = lambda at: (at, ())
     ) -> None:
         self._snapshot, self._logged = snapshot, logged
         self._dashboards: weakref.WeakKeyDictionary[Viewer, int] = weakref.WeakKeyDictionary()
-        """How far each was told what was logged."""
+        """The position in the logged values that each dashboard has received."""
         self._changing = threading.Lock()
-        """Held where the feeding begins and ends: what is added meanwhile must not be left to a thread that ends."""
+        """Held when the feeding thread starts or ends: a dashboard must not be added to a thread that is ending."""
         self._items: deque[Item] = deque(maxlen=KEEP_ITEMS)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, dashboard: Viewer) -> None:
-        """Feed one more, as long as somebody holds it."""
+        """Feed one more dashboard, as long as it is referenced elsewhere."""
         dashboard.show(self._snapshot())
-        seen, rows = self._logged(0)  # what is printed at once has them
+        seen, rows = self._logged(0)  # so that the first drawing has all logged values
         if rows:
             dashboard.logged(rows)
         with self._changing:
@@ -82,7 +86,7 @@ class Watch:
         self.go_on()
 
     def go_on(self) -> None:
-        """The cluster is up, perhaps again: feed the dashboards that are there."""
+        """Start to feed the dashboards, when one is added or the cluster is up again."""
         with self._changing:
             if self._dashboards and (self._thread is None or not self._thread.is_alive()):
                 self._wake.clear()
@@ -90,7 +94,7 @@ class Watch:
                 self._thread.start()
 
     def take_all(self) -> list[Viewer]:
-        """The dashboards of a cluster that has ended, which are fed no more."""
+        """Stop feeding the dashboards, since their cluster has ended, and return them."""
         with self._changing:
             viewers = self._viewers()
             self._dashboards.clear()
@@ -98,27 +102,27 @@ class Watch:
 
     @property
     def watched(self) -> bool:
-        """Whether there is anybody to feed."""
+        """Whether there is a dashboard to feed."""
         return len(self._dashboards) > 0
 
     def put(self, item: Item) -> None:
-        """Something a cell put out."""
+        """Queue an item of a cell's output, if there is a dashboard."""
         if self.watched:
             self._items.append(item)
 
     def stop(self) -> None:
-        """The cluster is down: show that, and end."""
+        """Show that the cluster is down, and end the thread."""
         thread = self._thread
         self._wake.set()
         if thread is not None:
             thread.join(2.0)
 
     def _viewers(self) -> list[Viewer]:
-        """Those that somebody holds. Copied in one go: another thread may add one meanwhile (CPython 3.11)."""
+        """The dashboards still referenced, copied at once as another thread may add one meanwhile (CPython 3.11)."""
         return [viewer for each in self._dashboards.keyrefs() if (viewer := each()) is not None]
 
     def _ends(self, last: bool) -> bool:
-        """Whether there is nothing more to feed; who is added from now on is fed by another thread."""
+        """Whether the thread ends, since nothing is left to feed; a dashboard added later starts another thread."""
         with self._changing:
             if self.watched and not last:
                 return False
@@ -134,12 +138,12 @@ class Watch:
                 items.append(self._items.popleft())
             ended = ended or any(item["kind"] == "end" for item in items)
             refresh = ended and time.monotonic() - refreshed > REFRESH_EVERY
-            if refresh:  # what the notebook saves is the end of a cell
+            if refresh:  # the notebook saves the tables as of the end of a cell
                 ended, refreshed = False, time.monotonic()
             self._bring(items, refresh, last)
 
     def _bring(self, items: Sequence[Item], refresh: bool, last: bool) -> None:
-        """What is new, to everyone."""
+        """Send what is new to every dashboard."""
         snapshot = self._snapshot()
         for dashboard in self._viewers():
             try:
@@ -153,13 +157,13 @@ class Watch:
                     dashboard.refresh()
                 if last:
                     dashboard.flush()
-            except Exception:  # its page or its comm is gone: the others go on
+            except Exception:  # its page or its comm is gone; the other dashboards go on
                 logging.getLogger("allranks").exception("a dashboard could not be drawn and was disconnected")
                 self._dashboards.pop(dashboard, None)
 
 
 class Nowhere:
-    """A screen for cells of our own that are not to be seen, in a notebook or in a dashboard."""
+    """A screen that shows nothing, for allranks' own cells."""
 
     def blocks(self, blocks: list[Block]) -> None:
         """See `Screen`."""
@@ -175,7 +179,7 @@ class Nowhere:
 
 
 class Tee:
-    """A cell's screen, and the dashboards beside it."""
+    """Passes a cell's output to its screen and to the dashboards."""
 
     def __init__(
         self, watch: Watch, screen: Screen | None, number: int, ranks: Sequence[int], code: str, count: int
@@ -185,8 +189,8 @@ class Tee:
         self._ranks = list(ranks)
         self._live: Mapping[int, str] = {}
         self.result: Callable[[], CellEnd | None] = lambda: None
-        """Returns how the cell ended, once it has."""
-        # The magic's line, which stays in the code as a comment, says nothing about what runs.
+        """Returns how the cell ended; None while it runs."""
+        # Remove the magic's line, which is a comment in the code.
         self._tell("begin", ranks=self._ranks, count=count, code=re.sub(r"\A# %%.*\n", "", code))
 
     def blocks(self, blocks: list[Block]) -> None:
@@ -221,7 +225,7 @@ class Tee:
 
 
 def _content(block: Block) -> dict[str, Any]:
-    from .writer import as_text, settled, showable  # it imports IPython, which a script without pictures does not need
+    from .writer import as_text, settled, showable  # imports IPython, which a script without pictures does not need
 
     content = block.content
     if block.kind == "text":

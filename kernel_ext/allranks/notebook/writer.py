@@ -1,4 +1,4 @@
-"""Writes what ranks put out: text with the label of its ranks before every line, the rest as IPython displays it."""
+"""Writes the output of ranks: text with the label of its ranks before its lines, the rest as IPython displays it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .terminal import clean, closed_lines
 
 BAR = "\u2502"
 PROGRESS = re.compile(r"\b\d{1,3}%\|[^|]*\|")
-"""A line of tqdm, and of those that write like it."""
+"""A line of tqdm, or of a progress bar in the same format."""
 SGR = re.compile(r"\x1b\[([\d;]*)m")
-"""Colours and weight of letters, as terminals read them."""
+"""Escape sequences that set the colours and weight of letters in a terminal."""
 NARROWEST = 20
-"""Characters of a line that a terminal must have room for beside its label."""
+"""Minimum width, in characters, that a terminal must have beside the label for lines to be wrapped."""
 LONG = 60
-"""Characters of a line from which on a page may be too narrow for it."""
+"""Length, in characters, above which a line may be too long for a page."""
 # JupyterLab shows text in a `pre`, and breaks lines within words.
 # Browsers that do not know `each-line` wrap lines below their labels.
 HANGING = """<style>@supports (text-indent: 1em each-line) {{
@@ -50,32 +50,32 @@ class Display:
         """The id that each rank uses."""
         self.bundle = bundle
         self.owner = owner
-        """Who shows it, and can show it again."""
+        """The object that shows it, and can show it again."""
         self.id = f"allranks-{uuid.uuid4().hex}"
-        """Unique in the notebook, which the ranks' own ids are not."""
+        """Unique in the notebook, unlike the ranks' own ids."""
 
     @property
     def has_titles(self) -> bool:
-        """Whether it names its ranks itself."""
+        """Whether the display itself shows which ranks it belongs to."""
         return False
 
     def leave(self, ranks: Collection[int]) -> None:
-        """`ranks` no longer share in it."""
+        """Remove `ranks` from the display."""
         self.ranks = tuple(rank for rank in self.ranks if rank not in ranks)
 
 
 class Writer:
-    """Remembers the line written last, so that a label is written where it changes and blanks where it does not."""
+    """Writes output, with a label where the ranks or the stream change and blanks before all other lines."""
 
     def __init__(self, ranks: Sequence[int], *, live: bool = False, has_page: bool = False) -> None:
-        """`live` in a notebook, which shows stderr on red: notes and progress bars go to stdout there.
+        """`live`: in a notebook, which shows stderr on red, so that notes and progress bars go to stdout.
 
-        `has_page` if that is a page, on which a line that is wrapped can stay to the right of its label.
+        `has_page`: on a page, on which the rows of a wrapped line can stay to the right of its label.
         """
         self._live = live
         self._has_page, self._has_long_lines, self._hangs = has_page, False, False
         self._terminal = 0 if live or not sys.stdout.isatty() else shutil.get_terminal_size().columns
-        """Characters that fit beside each other; 0 if that is not known."""
+        """The terminal's width in characters; 0 if it is not known."""
         last = max(ranks, default=0)
         span = f"ranks {last}-{last}" if len(ranks) > 1 else f"rank {last}"
         self._width = max(len(span), len(rank_label(tuple(ranks))))
@@ -83,12 +83,12 @@ class Writer:
         self._last: tuple[tuple[int, ...], str] | None = None
 
     def start_over(self) -> None:
-        """The output was cleared."""
+        """Forget the last line, since the output was cleared."""
         self._last = None
         self._hangs = False
 
     def write(self, items: Iterable[Block | Display]) -> None:
-        """Everything in order, with as few writes as that allows."""
+        """Write all items in order, with as few writes as possible."""
         stream, texts = "stdout", list[str]()
         for item in items:
             to, text = self._as_text(item)
@@ -105,7 +105,7 @@ class Writer:
             display({"text/html": HANGING.format(width=self._width + 3)}, raw=True)  # type: ignore[no-untyped-call]
 
     def _as_text(self, item: Block | Display) -> tuple[str, str]:
-        """Stream and text: all there is of plain items, of the others the label above them."""
+        """Stream and text of an item: all of a plain item, or the label above a rich item."""
         if _is_rich(item):
             self._last = None
             within = isinstance(item, Display) and (not item.ranks or item.has_titles or is_plain(item.bundle))
@@ -127,7 +127,7 @@ class Writer:
         return ("stdout" if self._live else "stderr") if stream == "note" else stream
 
     def update(self, item: Display) -> None:
-        """Change a display that was written before, where it stands."""
+        """Update a display in place."""
         metadata = item.bundle.get("metadata") or {}
         update_display(self._data(item), display_id=item.id, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
 
@@ -137,7 +137,7 @@ class Writer:
         display(self._data(item), metadata=metadata, raw=True, display_id=name)  # type: ignore[no-untyped-call]
 
     def _data(self, item: Block | Display) -> dict[str, Any]:
-        """What to show. Text alone carries its label within, so that it stays in column when it is updated."""
+        """The data to show. Plain text includes its label, so that it stays aligned when it is updated."""
         bundle = item.content if isinstance(item, Block) else item.bundle
         data = showable(bundle["data"])
         if is_plain(bundle):
@@ -159,7 +159,7 @@ class Writer:
     def prefix(self, ranks: tuple[int, ...]) -> tuple[str, str]:
         """The label of ``ranks`` with the bar, and blanks of the same width with the bar.
 
-        A label that would move the bar is shorter, ``0-1, 3``, as long as that is enough.
+        A label too long for the bar's column is shortened to ``0-1, 3``, and if necessary to ``0-1,3``.
         """
         if ranks not in self._prefixes:
             listed = rank_list(ranks)
@@ -170,12 +170,12 @@ class Writer:
 
 
 def is_plain(bundle: Mapping[str, Any]) -> bool:
-    """There is nothing but text to show of ``bundle``."""
+    """Whether ``bundle`` has only text to show."""
     return showable(bundle["data"]).keys() == {"text/plain"}
 
 
 def settled(bundle: Mapping[str, Any], has_widget: Callable[[str], bool]) -> Mapping[str, Any]:
-    """``bundle`` with a widget's view only where the page has its model, and always with its text: that is saved."""
+    """Return ``bundle`` with a widget's view only if the page has its model; text stays, since notebooks save it."""
     data = dict(bundle["data"])
     view = data.get(WIDGET_VIEW)
     if view is None:
@@ -188,7 +188,7 @@ def settled(bundle: Mapping[str, Any], has_widget: Callable[[str], bool]) -> Map
 
 
 def showable(data: Mapping[str, Any]) -> dict[str, Any]:
-    """``data`` with its text made safe."""
+    """Return ``data`` with its text made safe."""
     kept = dict(data)
     if "text/plain" in kept:
         kept["text/plain"] = clean(str(kept["text/plain"]))
@@ -196,16 +196,16 @@ def showable(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _on_red(sgr: re.Match[str]) -> str:
-    """A change of colours without those of letters: IPython's green and red cannot be read on JupyterLab's red ground.
+    """Remove letter colours from an escape sequence: IPython's green and red are illegible on JupyterLab's red.
 
-    The names of errors, which are red, are bold. Letters with a ground of their own keep their colours.
+    Names of errors, which are red, become bold. Letters with a background colour of their own keep their colours.
     """
     codes, kept = sgr[1].split(";"), list[str]()
     if any(code.startswith("4") and len(code) > 1 for code in codes) and "38" not in codes:
         return sgr[0]
     while codes:
         code = codes.pop(0)
-        if code == "38":  # a number follows, or three
+        if code == "38":  # a palette number follows, or red, green and blue
             del codes[: 2 if codes[:1] == ["5"] else 4]
         elif code in ("31", "91"):
             kept.append("1")
@@ -217,12 +217,12 @@ def _on_red(sgr: re.Match[str]) -> str:
 
 
 def _is_rich(item: Block | Display) -> bool:
-    """It goes to IPython's display; everything else is written as text."""
+    """Whether the item goes to IPython's display; all other items are written as text."""
     return isinstance(item, Display) or (item.kind in ("display", "result") and not is_plain(item.content))
 
 
 def _wrapped(line: str, room: int) -> str:
-    """`line` in rows of `room` characters, where each of them is known to be one wide."""
+    """Break `line` into rows of `room` characters, unless it has characters that may not be one column wide."""
     if room < NARROWEST or not (line.isascii() and line.isprintable()):
         return line
     return "\n".join(line[at : at + room] for at in range(0, len(line), room))
@@ -237,7 +237,7 @@ def as_text(block: Block) -> str:
             return "\n".join(error["traceback"]) or f"{error['ename']}: {error['evalue']}"
         case "cut":
             lines, size = block.content["lines"], human_bytes(block.content["bytes"])
-            if not lines:  # all of one line, or figures
+            if not lines:  # part of one line, or figures
                 return f"… {size} of text or figures not shown here: %distributed output has the text"
             return f"… {count_text(lines, 'line')} ({size}) not shown here: %distributed output has them"
         case _:
@@ -248,5 +248,5 @@ def _flush(stream: str, texts: list[str]) -> None:
     if any(texts):
         out = getattr(sys, stream)
         out.write("".join(texts))
-        out.flush()  # stdout and stderr travel apart: this keeps them in order
+        out.flush()  # stdout and stderr are separate streams; this keeps them in order
     texts.clear()

@@ -1,6 +1,6 @@
-"""``python -m allranks probe``: what only hardware can answer, as a report that its owner can attach to an issue.
+"""``python -m allranks probe``: asks questions that only hardware can answer, and writes a report for an issue.
 
-Runs in: a shell; everything that may hang or crash in child processes.
+Runs in: a shell; code that may hang or crash runs in child processes.
 Called by: ``python -m allranks``.
-May call: ``cluster`` and what that may call; ``rank.probe`` as a process.
+May call: ``cluster`` and everything that it may call; ``rank.probe`` as a process.
 """

@@ -1,4 +1,4 @@
-"""What the ranks run for the conformance list."""
+"""Code of the cells that ranks run for the conformance list."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ OPERATIONS: Mapping[str, frozenset[str]] = {
     **{name: frozenset({name}) for name in ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter")},
     "send, recv": frozenset({"send", "recv"}),
 }
-"""To what a backend must have for it."""
+"""Maps each operation to the operations that a backend must support for it."""
 DTYPES = ("float32", "int32", "bfloat16")
 SIZES = (1, 3_001, 300_000)
-"""Elements: in one buffer of every backend, in several, and in many."""
+"""Numbers of elements that fit in one buffer of every backend, in several, and in many."""
 Wrong = tuple[str, int]
-"""A dtype, and the number of elements with which the result was not numpy's."""
+"""A dtype, and the number of elements for which the result differs from numpy's."""
 
 _CHECK = """
 def _allranks_wrong(op, dtypes, counts):
@@ -63,5 +63,5 @@ _held = globals().get("_allranks_kept")
 
 
 def wrong(operation: str) -> str:
-    """Code whose value is a list of `Wrong`."""
+    """Code that runs the operation; its value is a list of `Wrong`."""
     return f"{_CHECK}\n_allranks_wrong({operation!r}, {DTYPES!r}, {SIZES!r})"

@@ -1,4 +1,4 @@
-"""A process that may hang, crash or be killed: what it says, line by line, until it ends or its time is over."""
+"""A child process that may hang, crash or be killed, and its output lines until it ends or its time is over."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Child(Generic[T]):
-    """Started as ``python -m MODULE ARGUMENTS...``; `lines` has what it says, and `trouble` how it ended otherwise."""
+    """Runs ``python -m MODULE ARGUMENTS...``; `lines` yields its messages, `trouble` says how it failed."""
 
     def __init__(self, kind: type[T], arguments: Sequence[str], within: float, *, grace: float = 2.0) -> None:
-        """`grace` is how long it may clear up after an interrupt, in seconds."""
+        """`grace` is the time for clean-up after an interrupt, in seconds."""
         self._kind, self._within, self._grace = kind, within, grace
         self._command = [sys.executable, "-m", *arguments]
         self.trouble = ""
-        """Why not all was said, as a clause."""
+        """Why messages may be missing, as a clause; empty if none are."""
 
     def lines(self) -> Generator[T]:
         with tempfile.TemporaryFile("w+", errors="replace") as errors, self._process(errors) as process:
@@ -37,7 +37,7 @@ class Child(Generic[T]):
                 try:
                     yield msgspec.json.decode(line, type=self._kind)
                 except msgspec.MsgspecError:
-                    continue  # what a library has written
+                    continue  # output of a library
             if not self.trouble and (code := process.wait()):
                 errors.seek(0)
                 said = errors.read().strip().splitlines()[-1:]
@@ -45,13 +45,13 @@ class Child(Generic[T]):
 
     @contextmanager
     def _process(self, errors: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
-        """In a session of its own: Ctrl-C is for the parent, which ends the child."""
+        """Start the process in a new session, so that Ctrl-C reaches only the parent, which then ends the child."""
         process: subprocess.Popen[bytes] | None = None
         try:
-            with undisturbed():  # one that is half started could not be ended
+            with undisturbed():  # a half-started process could not be ended
                 process = subprocess.Popen(
                     self._command,
-                    stdin=subprocess.PIPE,  # closed with this process, however that ends: see `end_with_parent`
+                    stdin=subprocess.PIPE,  # closed when this process ends in any way: see `end_with_parent`
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
@@ -63,7 +63,7 @@ class Child(Generic[T]):
                     self._end(process)
 
     def _read(self, pipe: IO[bytes]) -> Iterator[bytes]:
-        """Whole lines, until the other end is closed or the time is over."""
+        """Yield complete lines until the other end closes the pipe or the time is over."""
         until, rest = time.monotonic() + self._within, b""
         while (remaining := until - time.monotonic()) > 0:
             if not select.select([pipe], [], [], remaining)[0]:
@@ -75,12 +75,12 @@ class Child(Generic[T]):
         self.trouble = f"no answer within {self._within:g} s"
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """With its process group, since processes that it has started may hold the devices."""
+        """End the process and its process group, since processes that it has started may hold the devices."""
         if process.poll() is None and self.trouble == "":
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)  # it frees what it can
+            process.send_signal(signal.SIGINT)  # so that it frees its resources
             with suppress(subprocess.TimeoutExpired):
                 process.wait(self._grace)
         with suppress(ProcessLookupError):

@@ -1,6 +1,7 @@
 """``python -m allranks.probe.conformance WORLD``: form this world, run the list on it, and print each line as JSON.
 
-In a process of its own: what a library does in the ranks' head, such as MLX for CUDA without a driver, ends only that.
+This is a separate process, so that a crash of a library in the head, such as MLX for CUDA without a driver, ends only
+this process.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from .cells import BREAK, DTYPES, KEPT, KILL, OPERATIONS, SIZES, SUM, Wrong, wro
 from .world import World
 
 STEP = 30.0
-"""Seconds for a cell."""
+"""Timeout, in seconds, for a cell."""
 LEASE = 60.0
-"""Seconds that ranks on other hosts outlive this process, should it be killed."""
+"""Seconds that ranks on other hosts outlive this process if it is killed."""
 HEAL = "heal a killed rank"
 HOSTFILE = "python -m allranks discover --hosts A,B --output cluster.json, then --hostfile cluster.json"
 Done = tuple[str, bool | None]
-"""What a step has to say, and whether the other ranks kept their processes."""
+"""A step's detail for the report, and whether the other ranks kept their processes (None if not tested)."""
 
 
 class Failed(Exception):
-    """What was wrong, as a clause."""
+    """A step failed; the message says why, as a clause."""
 
 
 class Conformance:
@@ -64,7 +65,7 @@ class Conformance:
         except (AllranksError, Failed) as error:
             text, cannot = str(error), f"Backend {self._world.backend} cannot run"
             if isinstance(error, CannotStart) and text.startswith(cannot):
-                self._tell(name, "not available", text.rpartition(". ")[0] or text)  # without what to type instead
+                self._tell(name, "not available", text.rpartition(". ")[0] or text)  # without the suggestion
             else:
                 self._tell(name, "failed", text, time.monotonic() - began)
             return False
@@ -81,7 +82,7 @@ class Conformance:
         return "; ".join([f"{cluster.size} ranks", *cluster.snapshot.notes]), None
 
     def _operation(self, name: str) -> None:
-        """One line for each dtype."""
+        """Check an operation, and report one line for each dtype."""
         began, needs = time.monotonic(), OPERATIONS[name]
         backend = get_backend(self._world.backend)
         if not needs <= backend.operations or (needs == {"send", "recv"} and self._cluster.size < 2):
@@ -100,7 +101,7 @@ class Conformance:
             self._tell(f"{name} {dtype}", "failed" if bad else "passed", detail, took)
 
     def _abort(self) -> Done:
-        """A rank raises, and the ranks that wait for it in a collective must return."""
+        """One rank raises; the ranks that wait for it in a collective must be unblocked."""
         before = self._keep()
         result = self._cluster.run(BREAK, timeout=self._within)
         if list(result.errors) != [self._cluster.size - 1]:
@@ -117,12 +118,12 @@ class Conformance:
         return self._after(before, range(last))
 
     def _keep(self) -> list[int | None]:
-        """Give each rank a variable, and note its process."""
+        """Set a variable on each rank; return the pids of the ranks."""
         self._cluster.run(KEPT, timeout=self._within).check()
         return [rank.pid for rank in self._cluster.snapshot.ranks]
 
     def _after(self, before: Sequence[int | None], ranks: Sequence[int]) -> Done:
-        """The next sum must be right, and `ranks` must have their variable unless they were restarted."""
+        """Check that the next sum is right, and that `ranks` have kept their variable unless they were restarted."""
         found = self._values(SUM)
         if wrong_sum := [rank for rank, each in found.items() if not each[0]]:
             raise Failed(f"the next sum is wrong on rank {wrong_sum[0]}")
@@ -149,7 +150,7 @@ def _cluster(world: World) -> Cluster:
 
 
 def why_not(world: World) -> str:
-    """Why it cannot be formed; empty where that is not known yet."""
+    """Why the world cannot be formed; empty if no reason is known yet."""
     backend = get_backend(world.backend)
     if world.why_not:
         return world.why_not

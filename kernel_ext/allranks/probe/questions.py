@@ -1,4 +1,4 @@
-"""The questions: what a reader of the report sees of them, which answer is expected, and which process asks them."""
+"""The questions: their text in the report, the expected answers, and the processes that ask them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Question:
     name: str
     text: str
     expected: Given | None = "yes"
-    """None where both are as they may be."""
+    """The expected answer; None if both are acceptable."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Questions that one process asks, one after the other."""
+    """Questions that one process asks in order."""
 
     asks: str
     """The argument of ``python -m allranks.rank.probe``."""
     within: float
-    """Seconds."""
+    """Timeout, in seconds, for the whole group."""
     questions: Sequence[Question]
 
 
@@ -85,4 +85,4 @@ QUESTIONS = {
     for question in (*MACHINE, *(each for group in (*RDMA, *ENDINGS) for each in group.questions), *GPUS)
 }
 IN_PLACE = ("layout", "alike", "own table", "writable", "table")
-"""What must hold before collectives of JACCL are aborted in place."""
+"""Questions that must be answered with yes before collectives of JACCL are aborted in place."""

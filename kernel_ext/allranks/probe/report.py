@@ -1,4 +1,4 @@
-"""The report: everything that was asked, and what follows from it."""
+"""The report: all answers and checks, and the verdict that follows from them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from allranks.messages.events.probe_answers import Answer, Check, Given
 from .questions import IN_PLACE, QUESTIONS
 
 SCHEMA = 1
-"""Of `Report` as JSON; a field that is added does not change it."""
+"""Version of the JSON form of `Report`; adding a field does not change it."""
 JACCL = ("jaccl", "jaccl-ring")
 
 
 class Machine(Struct, frozen=True):
-    """What was probed, without a name of its own."""
+    """The probed machine, without its name."""
 
     system: str
     release: str
-    """Of macOS, or of the kernel."""
+    """Version of macOS, or of the kernel."""
     model: str
     chip: str
     cores: int
@@ -28,7 +28,7 @@ class Machine(Struct, frozen=True):
     """Bytes."""
     python: str
     packages: dict[str, str]
-    """Versions."""
+    """Versions of installed packages, by name."""
 
 
 class Verdict(Struct, frozen=True):
@@ -36,11 +36,11 @@ class Verdict(Struct, frozen=True):
 
     in_place: Given
     why: str
-    """A sentence."""
+    """The reason, as a sentence."""
     macos: str
-    """The version it is about; empty where this is not macOS."""
+    """The version of macOS; empty on other systems."""
     listed: bool
-    """Whether this version of allranks does so there already, without the variable."""
+    """Whether this version of allranks already does so on that macOS without the environment variable."""
 
 
 class Report(Struct, kw_only=True):
@@ -52,7 +52,7 @@ class Report(Struct, kw_only=True):
     checks: list[Check] = []
     seconds: float = 0.0
     complete: bool = True
-    """False where it was stopped."""
+    """False if the probe was stopped early."""
 
     def unexpected(self) -> list[str]:
         """One line for each answer and check that is not as expected."""
@@ -62,18 +62,21 @@ class Report(Struct, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked was answered as expected."""
+        """Whether the probe was completed, and all answers are as expected."""
         return self.complete and not self.unexpected()
 
 
 def as_expected(answer: Answer) -> bool:
-    """What could not be asked is, unless it was asked and hung."""
+    """Whether an answer is as expected; a question that could not be asked counts as such, unless it failed."""
     expected = QUESTIONS[answer.question].expected
     return not answer.failed and (answer.given == "not asked" or expected in (None, answer.given))
 
 
 def verdict(answers: Iterable[Answer], checks: Iterable[Check], macos: str, listed: bool) -> Verdict:
-    """Every fact that it relies on must be seen, and a world of JACCL must have been healed without a restart."""
+    """Decide whether aborting in place may be enabled.
+
+    That requires every fact in `IN_PLACE`, and a JACCL world that was re-formed without restarting ranks.
+    """
     given = {each.question: each.given for each in answers}
     ran = [each for each in checks if each.world in JACCL and each.result != "not available"]
 

@@ -1,4 +1,4 @@
-"""``allranks probe``, as a shell calls it."""
+"""The shell command ``allranks probe``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Returns the exit code."""
+    """Run the probe and write the report; return the exit code."""
     try:
         wanted, out = _wanted(options), _folder(options)
     except UsageError as error:
@@ -65,12 +65,12 @@ def main(options: argparse.Namespace) -> int:
 def _print(text: str) -> None:
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # of somebody who has read enough, as with `| head`
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
-    """Raises UsageError."""
+    """The questions to ask, by the options. Raises UsageError."""
     if options.hosts and options.hostfile:
         raise UsageError("--hosts and --hostfile cannot be combined: each names the hosts.")
     if options.patience <= 0:
@@ -103,7 +103,7 @@ def _chosen(option: str, text: str, among: Sequence[Section] | Sequence[str]) ->
 
 
 def _folder(options: argparse.Namespace) -> Path | None:
-    """Where to write, once it is sure that this is possible. Raises UsageError."""
+    """The folder for the report, after a trial write; None to write no files. Raises UsageError."""
     if options.json and options.out is None:
         return None
     folder = Path(options.out or ".").expanduser()

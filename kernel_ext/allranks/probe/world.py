@@ -1,4 +1,4 @@
-"""A world that the conformance list is run on; sent to the process that forms it."""
+"""A world on which the conformance list is run; sent to the process that forms it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from msgspec import Struct
 
 class World(Struct, frozen=True):
     name: str
-    """As the report has it."""
+    """The world's name in the report."""
     backend: str
     ranks: int = 2
     env: dict[str, str] = {}
     hosts: list[str] = []
     hostfile: str | None = None
     patience: float = 1.0
-    """How much longer each step may take on a machine that is slow."""
+    """Factor for all timeouts, for slow machines."""
     no_kills: str = ""
-    """Why no rank is killed, as a clause; empty where one may be."""
+    """Why no rank may be killed, as a clause; empty if one may be."""
     why_not: str = ""
-    """Why it cannot be formed here, as a clause; empty where it may be."""
+    """Why the world cannot be formed here, as a clause; empty if it may be."""

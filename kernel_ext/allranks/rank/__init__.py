@@ -1,1 +1,1 @@
-"""The only code that runs inside a rank; it imports nothing of the notebook's side."""
+"""The only code that runs inside a rank; it imports nothing from the notebook's side."""

@@ -1,7 +1,7 @@
-"""``python -m allranks.rank --join FILE``: be a rank started by mpirun, a scheduler or (on macOS) the host process.
+"""``python -m allranks.rank --join FILE``: run as a rank that mpirun, a scheduler or the macOS host process started.
 
-FILE (0600) is what ``%distributed up --join FILE`` has written (see `join`), or holds the RankConfig as JSON. With
-``ranks`` in it, the settings of all ranks are given and the launcher's environment says which one this process is.
+FILE (0600) was written by ``%distributed up --join FILE`` (see `join`), or holds a RankConfig as JSON. If FILE has
+``ranks``, these are the settings of all ranks, and ``--number`` or the launcher's environment selects one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allranks.rank.process.join import FILE_WITHIN, RANK_VARIABLES, join, launch
 
 
 def _number(given: int | None) -> int:
-    """Which rank this process is: as given, or else as the launcher says."""
+    """The rank of this process: `given`, or else the launcher's number. Ends the process if neither is known."""
     number = launched_as() if given is None else given
     if number is None:
         sys.exit(f"allranks: none of {', '.join(RANK_VARIABLES)} is set; was this started by mpirun?")
@@ -45,7 +45,7 @@ def main() -> None:
         sys.exit(f"allranks: rank {config.rank} has been started again meanwhile.")
     make_private(Path(config.directory))
     redirect_to_log(config.directory)
-    from allranks.rank.process.engine import run  # whoever only joins does without all this
+    from allranks.rank.process.engine import run  # only now: a process that only joins needs none of its imports
 
     run(config)
 

@@ -8,7 +8,7 @@ from .rank_timeline import Call
 
 
 def bandwidths(call: Call, size: int) -> dict[str, float]:
-    """algbw and busbw of the transfer in GB/s, as `bench.figures` defines them; nothing where it was not timed."""
+    """algbw and busbw of the transfer in GB/s, as `bench.figures` defines them; empty if it was not timed."""
     if not call.transfer:
         return {}
     algbw = moved(call.op, call.nbytes, size) / call.transfer / 1e9

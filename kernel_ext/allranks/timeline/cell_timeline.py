@@ -1,4 +1,4 @@
-"""What each rank did when in one cell, on one time axis, and who waited for whom."""
+"""What each rank did in one cell, on one time axis, and which rank waited for which."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .rank_timeline import Call, RankTimeline, meetings, rank_timeline, with_wai
 
 @dataclass(frozen=True)
 class Wait:
-    """One collective in which a rank was waited for."""
+    """A collective in which a rank waited for the last one."""
 
     call: Call
-    """That of the rank that waited longest."""
+    """The call of the rank that waited longest."""
     last: int
     doing: str | None
-    """The innermost mark that the last rank was in meanwhile."""
+    """Name of the innermost span that the last rank was in meanwhile; None if it was in none."""
 
     def __str__(self) -> str:
         where = f' (in "{self.doing}")' if self.doing else ""
@@ -37,15 +37,15 @@ class CellTimeline:
     """A cell's collectives, waits and marks on every rank."""
 
     name: str
-    """Of the cluster."""
+    """Name of the cluster."""
     backend: str
     count: int
     """The cell's number in the notebook."""
     code: str
     size: int
-    """Ranks of the world."""
+    """Number of ranks in the world."""
     lazy: bool
-    """Traced without evaluating each collective immediately: when they ran is not known."""
+    """Whether collectives were not evaluated immediately, so that the times when they ran are unknown."""
     at: float
     """Unix time when the cell was sent."""
     ranks: tuple[RankTimeline, ...]
@@ -65,7 +65,7 @@ class CellTimeline:
         here: str,
         **about: Any,
     ) -> Self:
-        """From the ranks' own data, each by its own host's clock."""
+        """Make the timeline from the ranks' traces, whose times are by each host's own clock."""
         names = list(dict.fromkeys(hosts[rank] for rank in told))
         clocks = align(names, pings, meetings(told, hosts), here if here in names else None)
         common = {rank: partial(clocks.common, hosts[rank]) for rank in told}
@@ -76,16 +76,16 @@ class CellTimeline:
         notes = tuple(
             f"rank {rank} dropped {count:,} later events: too many for one cell." for rank, count in dropped.items()
         )
-        # One that cannot tell may have been the one that all waited for.
+        # A missing rank may have been the one that all others waited for.
         found = found if missing else with_waits(found)
         return cls(ranks=found, clocks=clocks, missing=missing, notes=notes, **about)
 
     @property
     def seconds(self) -> float:
-        """From the first rank's begin to the last one's end."""
+        """Seconds from the first rank's begin to the last rank's end."""
         return max((each.ended for each in self.ranks), default=0.0)
 
-    @cached_property  # it is asked for in every sentence and looks at every call of every rank
+    @cached_property  # used several times, and computed from every call of every rank
     def straggler(self) -> str | None:
         """The rank that others waited for longest, in words."""
         timed = {
@@ -98,7 +98,7 @@ class CellTimeline:
         return times.straggler
 
     def waits(self, most: int = 5) -> list[Wait]:
-        """The collectives in which a rank waited longest, longest first."""
+        """The `most` collectives in which a rank waited longest, longest first."""
         longest: dict[int, Call] = {}
         for call in (call for each in self.ranks for call in each.calls if call.wait):
             if call.number not in longest or (call.wait or 0) > (longest[call.number].wait or 0):
@@ -107,7 +107,7 @@ class CellTimeline:
         return [Wait(call, call.last, self._doing(call)) for call in chosen if call.last is not None]
 
     def _doing(self, call: Call) -> str | None:
-        """The mark in which the last rank was when the other began to wait for it."""
+        """Name of the innermost span that the last rank was in halfway through the other rank's wait."""
         marks = next(each.marks for each in self.ranks if each.rank == call.last)
         middle = (call.began or 0.0) + (call.wait or 0.0) / 2
         inside = [mark for mark in marks if mark.ended is not None and mark.began <= middle <= mark.ended]

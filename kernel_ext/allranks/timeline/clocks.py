@@ -1,14 +1,15 @@
-"""Put the clocks of several hosts on one time axis, with a bound that holds.
+"""Puts the clocks of several hosts on one time axis, with a guaranteed error bound.
 
 Two kinds of facts bound how far two clocks are apart, and neither needs a guess about how long a message took:
 
-- A question over the lifeline: the rank read its clock between the moment the notebook asked and the moment it had the
-  answer (Cristian 1989; the interval of NTP, RFC 5905).
-- A collective that all ranks enter: no rank leaves it before the last one has come, since what each gets depends on
-  what all give. So the begin on one host lies before the end on every other (Duda et al. 1987 for messages).
+- A question over the lifeline: the rank read its clock after the notebook sent the question and before the notebook had
+  the answer (Cristian 1989; the interval of NTP, RFC 5905).
+- A collective that all ranks enter: no rank leaves it before the last rank has entered it, since each result depends on
+  all inputs. So the begin on one host is before the end on every other host (Duda et al. 1987 for messages).
 
-Each says "clock i minus clock j is at most d". The closure of these (shortest paths) is the tightest interval that they
-leave; its middle is taken, and half its width is the error. Ranks of one host share a clock and need none of this.
+Each fact has the form "clock i minus clock j is at most d". Their closure (shortest paths) gives the tightest interval
+for each difference; its middle is the offset, and half its width is the error. Ranks on one host share a clock, so they
+need no alignment.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ class Ping(NamedTuple):
 
 
 Meeting = Mapping[str, tuple[float, float]]
-"""A collective of all ranks: on each host when the last of its ranks began, and when the first was done."""
+"""A collective of all ranks: for each host, when the last of its ranks began, and when the first one ended."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """How to read the clock of each host as that of the first."""
+    """How to convert the clock of each host to that of the first host."""
 
     offset: Mapping[str, float]
     """Seconds by which a host's clock is ahead of the first host's."""
     error: Mapping[str, float]
-    """The offset is right to within so many seconds; infinite where nothing is known."""
+    """Largest error of each offset, in seconds; infinite if nothing is known."""
     rate: Mapping[str, float] = field(default_factory=dict)
-    """Seconds a second that it gains on the notebook's, where the clocks ran apart during the cell."""
+    """Seconds per second that a host's clock gains on the notebook's, if the clocks drifted apart during the cell."""
     origin: Mapping[str, float] = field(default_factory=dict)
-    """When it was right."""
+    """The time on the host's clock from which its drift counts."""
     collectives: bool = False
-    """Whether collectives agreed with the answers, and narrowed the bound."""
+    """Whether collectives agreed with the answers, and so narrowed the bound."""
 
     def common(self, host: str, moment: float) -> float:
-        """A moment of the host's clock, on the first host's."""
+        """Convert a time on the host's clock to the first host's clock."""
         return _steady(self.rate, self.origin, host, moment) - self.offset[host]
 
     @property
@@ -70,7 +71,7 @@ class Alignment:
 
 
 def align(hosts: Sequence[str], pings: Sequence[Ping], meetings: Sequence[Meeting], here: str | None) -> Alignment:
-    """The clocks of `hosts`; `here` is the one on the notebook's machine, if any."""
+    """Align the clocks of `hosts`; `here` is the host that is the notebook's machine, if any."""
     if len(hosts) < 2:
         return Alignment(dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0))
     steady: tuple[dict[str, float], dict[str, float]] = ({}, {})
@@ -96,7 +97,7 @@ def align(hosts: Sequence[str], pings: Sequence[Ping], meetings: Sequence[Meetin
 
 
 Bounds = dict[tuple[str, str], float]
-"""The clock of the first is ahead of that of the second by at most so many seconds."""
+"""For two hosts, the most seconds by which the first one's clock can be ahead of the second one's."""
 
 
 def _bounds(hosts: Sequence[str], here: str | None) -> Bounds:
@@ -112,7 +113,7 @@ def _bound(bounds: Bounds, one: str, other: str, seconds: float) -> None:
 
 
 def _closed(bounds: Bounds) -> bool:
-    """Draw every conclusion (Floyd and Warshall); False where the bounds contradict one another."""
+    """Tighten the bounds by one another (Floyd and Warshall); False if they contradict one another."""
     names = list(dict.fromkeys(one for one, _ in bounds))
     for by in names:
         for one in names:
@@ -129,7 +130,7 @@ def _middle(bounds: Bounds, host: str, first: str) -> tuple[float, float]:
 
 
 def _drift(pings: Sequence[Ping]) -> tuple[dict[str, float], dict[str, float]]:
-    """How much each clock gained between its first and its last answer, seconds a second, and when it was right."""
+    """By host, the drift between its first and last answers, in seconds per second, and the time it counts from."""
     rate, origin = {}, {}
     for host in {ping.host for ping in pings}:
         mine = sorted((ping for ping in pings if ping.host == host), key=lambda ping: ping.sent)
@@ -144,5 +145,5 @@ def _drift(pings: Sequence[Ping]) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _steady(rate: Mapping[str, float], origin: Mapping[str, float], host: str, moment: float) -> float:
-    """What the clock would have said, had it kept pace with the notebook's."""
+    """The time that the host's clock would show if it had not drifted from the notebook's."""
     return moment - rate[host] * (moment - origin[host]) if host in rate else moment

@@ -1,4 +1,4 @@
-"""A timeline as an SVG: a row for each rank, its bars by what the time went to, its marks below them."""
+"""A timeline as an SVG: a row for each rank, with bars for how its time was spent, and its marks below."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .rank_timeline import Mark, RankTimeline
 from .spans import computing, covered, transferring, waiting
 
 MOST_RANKS = 32
-"""Rows drawn; those of other ranks are counted."""
+"""Maximum number of ranks drawn; ranks beyond that are only counted."""
 LEFT, WIDTH, BAR, LANE, GAP = 86, 860, 20, 15, 9
-"""Of the picture, in its own units."""
+"""Sizes in the picture, in its own units."""
 ABOVE = 10
-"""Room over a bar for the names of moments."""
+"""Space above a bar for the names of moments."""
 MOST_LANES = 4
 """Marks nested deeper are not drawn."""
 STEPS = 8
-"""Heights of a bar: the share of a column's time that went to something."""
+"""Number of heights that a bar can have; its height is a share of the column's time."""
 TRANSFER, WAIT, COMPUTE = "#0072b2", "#e69f00", "#009e73"
-"""Told apart by any eye (Okabe and Ito), on light and on dark."""
+"""Colours that everyone can tell apart (Okabe and Ito), on light and dark backgrounds."""
 
 
 def svg(timeline: CellTimeline) -> str:
-    """One row a rank: wait, transfer and computation as bars, marks below them, a time axis."""
+    """One row per rank: wait, transfer and computation as bars, marks below them, and a time axis."""
     seconds = timeline.seconds or 1.0
     parts, top, host = [], 8, ""
     several = len({each.host for each in timeline.ranks}) > 1
@@ -57,7 +57,7 @@ def svg(timeline: CellTimeline) -> str:
 
 
 def _bars(each: RankTimeline, seconds: float, top: int) -> list[str]:
-    """The height of a bar is the share of time: transfer from below, then wait, then computation."""
+    """Bars whose height is the share of time: transfer at the bottom, then wait, then computation."""
     floor = [0.0] * WIDTH
     parts = [
         f'<rect x="{LEFT + each.began / seconds * WIDTH:.1f}" y="{top}" height="{BAR}" '
@@ -69,7 +69,7 @@ def _bars(each: RankTimeline, seconds: float, top: int) -> list[str]:
         (COMPUTE, 0.45, "mx.eval", computing(each)),
     ):
         shares = covered(spans, seconds, WIDTH)
-        # What is there at all is seen: at least one step.
+        # Any share above zero is visible: at least one step.
         heights = [min(max(share, 1 / STEPS) if share else 0.0, 1 - under) for share, under in zip(shares, floor)]
         steps = [(round(under * STEPS), round(height * STEPS)) for under, height in zip(floor, heights)]
         path, column = [], 0
@@ -86,7 +86,7 @@ def _bars(each: RankTimeline, seconds: float, top: int) -> list[str]:
 
 
 def _numbers(each: RankTimeline, seconds: float, top: int, numbered: dict[tuple[int, int], int]) -> list[str]:
-    """The longest waits carry the number under which they are listed."""
+    """The numbers under which the longest waits are listed, drawn on their bars."""
     parts = []
     for call in each.calls:
         place = numbered.get((call.rank, call.number)) if call.shared else None
@@ -98,7 +98,7 @@ def _numbers(each: RankTimeline, seconds: float, top: int, numbered: dict[tuple[
 
 
 def _queues(marks: Sequence[Mark], seconds: float) -> list[tuple[Mark, int]]:
-    """Each span with the number of those it lies in. Of many that are too narrow to be told apart, one is drawn."""
+    """Each span to draw, with its depth in other spans. Of spans too narrow to be told apart, only one is drawn."""
     queues, open_until, drawn = [], list[float](), dict[int, float]()
     spans = [each for each in marks if each.ended is not None]
     for mark in sorted(spans, key=lambda each: (each.began, -(each.ended or 0.0))):
@@ -126,12 +126,12 @@ def _mark(mark: Mark, queue: int, seconds: float, top: int) -> str:
 
 
 def _moments(marks: Sequence[Mark], seconds: float) -> list[tuple[Mark, float]]:
-    """Each moment that stands apart from the one before, with when the next one is."""
+    """Each moment that is far enough from the one before, with the time of the next one."""
     apart: list[Mark] = []
     for mark in sorted((each for each in marks if each.ended is None), key=lambda each: each.began):
         if not apart or (mark.began - apart[-1].began) / seconds * WIDTH >= 3:
             apart.append(mark)
-    return list(zip(apart, [*(mark.began for mark in apart[1:]), float("inf")], strict=False))  # there may be none
+    return list(zip(apart, [*(mark.began for mark in apart[1:]), float("inf")], strict=False))  # `apart` may be empty
 
 
 def _moment(mark: Mark, following: float, seconds: float, top: int) -> str:
@@ -145,7 +145,7 @@ def _moment(mark: Mark, following: float, seconds: float, top: int) -> str:
 
 
 def _fitting(name: str, width: float) -> str:
-    """As much of a name as has room; nothing where that would be too little to know it by."""
+    """The name, shortened to `width`; empty if too little of it would fit to recognise it."""
     room = int(width / 5.6)
     return name if len(name) <= room else f"{name[: room - 1]}…" if room >= 4 else ""
 

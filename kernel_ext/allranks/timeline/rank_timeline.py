@@ -1,7 +1,7 @@
-"""What each rank did in a recorded cell: its collectives, evaluations and marks, made of what the ranks told.
+"""What each rank did in a recorded cell: its collectives, evaluations and marks, made from the ranks' traces.
 
-Of a collective that all ranks entered, the one that came last did not wait: the shortest duration is the transfer, and
-what each rank's lasted beyond it is that rank's wait, as in `head.state.collective_times`.
+In a collective that all ranks entered, the last rank did not wait. So the shortest duration is the transfer, and the
+rest of each rank's own duration is that rank's wait, as in `head.state.collective_times`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Call:
     dtype: str
     nbytes: int
     shared: bool
-    """Every rank of the world must enter it alike."""
+    """Whether every rank of the world must enter an equal collective."""
     line: int | None
-    """Line of the cell; None where the code is another cell's or a module's."""
+    """Line of the cell; None if the code is in another cell or a module."""
     source: str
-    """The text of that line, wherever it is."""
+    """The text of the line, in whatever file it is."""
     place: str
-    """Where it is, if not in the cell: ``In[3], line 2``, ``model.py, line 40``; empty where that is not known."""
+    """Location of a line outside the cell: ``In[3], line 2``, ``model.py, line 40``; empty if in it or unknown."""
     asked: float
     began: float | None
-    """When its input was there; None where it was not evaluated at once."""
+    """When its input was computed; None if it was not evaluated at once."""
     ended: float | None
-    """None where it was aborted, or not evaluated at once."""
+    """None if it was aborted, or not evaluated at once."""
     wait: float | None = None
-    """Seconds in which this rank waited for the last one to come; None where that cannot be known."""
+    """Seconds that this rank waited for the last rank to enter; None if that cannot be known."""
     transfer: float | None = None
     last: int | None = None
-    """The rank that came last."""
+    """The rank that entered last."""
 
     def __str__(self) -> str:
         called = str(Collective(self.number, self.op, self.shape, self.dtype, self.nbytes, self.line))
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Mark:
-    """What the user marked."""
+    """A moment or a span that the user marked."""
 
     rank: int
     name: str
@@ -65,14 +65,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """What one rank recorded."""
+    """The events that one rank recorded."""
 
     rank: int
     host: str
     began: float
     ended: float
     dropped: int
-    """Events beyond those that are kept."""
+    """Number of events that were not kept, since there were too many."""
     calls: tuple[Call, ...]
     evaluations: tuple[tuple[float, float], ...]
     """The user's own ``mx.eval``: begin and end."""
@@ -88,7 +88,7 @@ class RankTimeline:
 
 
 def meetings(told: Mapping[int, CellTrace], hosts: Mapping[int, str]) -> list[Meeting]:
-    """The collectives that every rank entered and left."""
+    """The collectives that every rank entered and left; none if all ranks are on one host."""
     if len({hosts[rank] for rank in told}) < 2:
         return []
     by_number: dict[int, dict[int, tuple[float, float]]] = {}
@@ -108,7 +108,7 @@ def meetings(told: Mapping[int, CellTrace], hosts: Mapping[int, str]) -> list[Me
 
 
 def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float], float], zero: float) -> RankTimeline:
-    """From what the rank told, whose moments `common` turns into those of the axis; `zero` is where the axis begins."""
+    """Make a rank's timeline from its trace; `common` converts times to the common axis, which begins at `zero`."""
 
     def at(moment: float | None) -> Any:
         return None if moment is None else common(moment) - zero
@@ -139,7 +139,7 @@ def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float
 
 
 def with_waits(ranks: Sequence[RankTimeline]) -> tuple[RankTimeline, ...]:
-    """The same with each call's time split into wait and transfer, where all ranks recorded it."""
+    """Return `ranks` with the times of calls that all of them recorded split into wait and transfer."""
     by_number: dict[int, dict[int, float]] = {}
     for each in ranks:
         for call in each.calls:

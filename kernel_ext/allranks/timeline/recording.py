@@ -1,4 +1,4 @@
-"""Fetch what the ranks recorded of a cell, and what their clocks say, while the cell is at its begin and its end."""
+"""Fetches the ranks' traces of a cell, and reads the hosts' clocks before and after the cell."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from allranks.messages.lifeline import Lifeline
 
 ROUNDS = 8
-"""Questions about each host's clock, before the cell and after it: the quickest answer counts."""
+"""Questions about each host's clock, before the cell and again after it; the quickest answer counts."""
 ANSWER_WITHIN = 1.0
-"""Seconds a rank gets to say what its clock says."""
+"""Timeout, in seconds, for the time of a rank's clock, and for traces if ranks are stuck."""
 TOLD_WITHIN = 10.0
-"""Seconds it gets to tell what it recorded: 20,000 events are about 2 MB."""
+"""Timeout, in seconds, for the traces of all ranks: 20,000 events are about 2 MB."""
 
 
 class Recording:
-    """Of one cell; `begin` before it is sent, `finish` when it is over."""
+    """The recording of one cell: call `begin` before the cell is sent, and `finish` when it is over."""
 
     def __init__(self, monitor: Monitor, lifeline: Lifeline, ranks: Sequence[int], about: Mapping[str, Any]) -> None:
         self._monitor, self._lifeline, self._ranks, self._about = monitor, lifeline, tuple(ranks), about
@@ -38,7 +38,7 @@ class Recording:
         self._ask_clocks()
 
     def finish(self, cell: int, stuck: bool = False) -> Timeline:
-        """What became of `cell`, as far as its ranks can still tell; those that are `stuck` are not waited for."""
+        """The timeline of `cell`, from the ranks that still answer; they get less time if some are `stuck`."""
         asked = {
             rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, Trace(cell))
             for rank in self._ranks
@@ -66,7 +66,7 @@ class Recording:
         )
 
     def _ask_clocks(self) -> None:
-        """One rank of each other host: those of this one read the notebook's clock."""
+        """Ask one rank of each other host; ranks on this host have the notebook's clock."""
         answers_for: dict[str, str] = {}
         for number in self._ranks:
             rank = self._monitor.ranks[number]

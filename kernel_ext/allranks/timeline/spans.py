@@ -1,4 +1,4 @@
-"""What a rank's time in a cell went to, as spans, and the share of each column of a picture that they cover."""
+"""How a rank spent its time in a cell, as spans, and the share of each column of a picture that the spans cover."""
 
 from __future__ import annotations
 

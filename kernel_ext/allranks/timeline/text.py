@@ -1,6 +1,6 @@
-"""A timeline as text, its bars made of characters, and as HTML: the picture above tables that read without it.
+"""A timeline as text, with bars made of characters, and as HTML, with the picture above the tables.
 
-An untrusted notebook loses inline SVG, so everything that must be known is in the tables too.
+An untrusted notebook drops inline SVG, so the tables have everything that must be known.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _straggler(timeline: CellTimeline) -> list[str]:
 
 
 def _below(timeline: CellTimeline) -> list[str]:
-    """What is said below the picture."""
+    """The sentences below the picture."""
     said = []
     if timeline.lazy:
         said.append("Collectives are shown where they were called; they ran inside an mx.eval.")
@@ -80,7 +80,7 @@ def _wait_rows(timeline: CellTimeline) -> list[tuple[str, ...]]:
 
 
 def text(timeline: CellTimeline) -> str:
-    """Bars of characters, the tables, and what is to be said."""
+    """The timeline as text: bars of characters, the tables, and the sentences."""
     seconds = timeline.seconds or 1.0
     bars = []
     for each in timeline.ranks[:MOST_RANKS]:
@@ -104,7 +104,7 @@ def text(timeline: CellTimeline) -> str:
 
 
 def html(timeline: CellTimeline) -> str:
-    """The picture, the tables, and what is to be said; no script and no stylesheet."""
+    """The timeline as HTML: the picture, the tables, and the sentences; no script and no stylesheet."""
     first, said = (
         "".join(f'<div style="padding:2px 0">{escape(sentence)}</div>' for sentence in sentences)
         for sentences in (_straggler(timeline), _below(timeline))

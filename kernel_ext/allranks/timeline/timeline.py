@@ -1,4 +1,4 @@
-"""The timeline of one cell as a user holds it: shown as a picture and text, kept as a table and a file."""
+"""The timeline of one cell as users get it: shown as a picture and text, exported as a table or a file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Timeline(CellTimeline):
         return pandas.DataFrame(_rows(self), columns=list(_COLUMNS))
 
     def save(self, path: str | Path) -> None:
-        """Write a trace in Chrome's trace event format, which Perfetto opens too; compressed where it ends in ``.gz``.
+        """Write a trace in Chrome's trace event format, which Perfetto opens too; compressed if `path` ends in ``.gz``.
 
-        Raises UsageError where the file cannot be written.
+        Raises UsageError if the file cannot be written.
         """
         from .trace_file import write
 

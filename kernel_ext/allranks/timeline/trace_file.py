@@ -27,7 +27,7 @@ WORTH_SHOWING = 10e-6
 
 
 def write(timeline: CellTimeline, path: str | Path) -> None:
-    """Raises UsageError where the file cannot be written."""
+    """Write the file, compressed if `path` ends in ``.gz``. Raises UsageError if it cannot be written."""
     content = json.dumps(document(timeline), separators=(",", ":"), allow_nan=False).encode()
     try:
         Path(path).write_bytes(gzip.compress(content, 6) if str(path).endswith(".gz") else content)
@@ -36,7 +36,7 @@ def write(timeline: CellTimeline, path: str | Path) -> None:
 
 
 def document(timeline: CellTimeline) -> dict[str, Any]:
-    """The whole file."""
+    """The content of the file."""
     clocks = timeline.clocks
     about = {
         "made by": f"allranks {version('allranks')}",
@@ -60,7 +60,7 @@ def document(timeline: CellTimeline) -> dict[str, Any]:
 def _events(timeline: CellTimeline) -> Iterator[Event]:
     hosts = list(dict.fromkeys(each.host for each in timeline.ranks))
     threads: dict[tuple[int, str], int] = {}
-    for number, host in enumerate(hosts, 1):  # 0 is the idle process to some viewers
+    for number, host in enumerate(hosts, 1):  # some viewers take 0 for the idle process
         yield _about("process_name", number, 0, name=host)
         yield _about("process_sort_index", number, 0, sort_index=number)
     for each in timeline.ranks:
@@ -126,7 +126,7 @@ def _facts(timeline: CellTimeline, call: Call) -> Event:
 
 
 def _flows(timeline: CellTimeline, hosts: list[str]) -> Iterator[Event]:
-    """One arrow through all ranks of a collective, from the one that came last; the sequence number is its id."""
+    """One arrow through all ranks of each collective, from the rank that entered last; its id is the call's number."""
     by_number: dict[int, list[tuple[RankTimeline, Call]]] = {}
     for each in timeline.ranks:
         for call in each.calls:
@@ -142,15 +142,15 @@ def _flows(timeline: CellTimeline, hosts: list[str]) -> Iterator[Event]:
 
 
 def _joined(call: Call, came: float) -> float:
-    """A moment in the transfer of this rank's call, not before the last rank came: viewers look for the slice there."""
+    """A moment in this rank's transfer, not before the last rank entered: viewers look for the slice at that moment."""
     began, ended = call.began or 0.0, call.ended or 0.0
     start = min(max(came, began + (call.wait or 0.0)), ended)
-    # Not at its very begin: Chrome takes the slice that ends there.
+    # Not at the very begin, where Chrome takes the slice that ends there.
     return start + min(1e-6, (ended - start) / 2)
 
 
 def _slice(name: str, kind: str, pid: int, tid: int, began: float, ended: float, **args: Any) -> Event:
-    # Whole nanoseconds, so that a part does not reach out of its whole by a rounding.
+    # Whole nanoseconds, so that rounding does not make an inner slice end after its outer one.
     start = _nanoseconds(began)
     duration = max(0, _nanoseconds(ended) - start)
     event = _event("X", name, kind, pid, tid) | {"ts": start / 1e3, "dur": duration / 1e3}
@@ -171,7 +171,7 @@ def _event(phase: str, name: str, kind: str, pid: int, tid: int) -> Event:
 
 
 def _track(number: int) -> int:
-    """The tid: not 0, the idle thread to some viewers, and no pid, which would make it a main thread."""
+    """The tid: not 0, which some viewers take for the idle thread, nor a pid, which would make it a main thread."""
     return 1000 + number
 
 

@@ -1,6 +1,6 @@
-"""A cell under way: what its ranks reported, who waits for whom, who is unblocked, whether ranks agree.
+"""A running cell: what its ranks reported, which ranks wait for which, unblocking them, and whether they agree.
 
 Runs in: where the head runs.
 Called by: ``cluster.cell``.
-May call: ``head.state``, ``messages``.
+May call: ``head.state``, ``messages``, ``allranks_widgets`` for formatted figures.
 """

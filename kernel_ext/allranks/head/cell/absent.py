@@ -1,4 +1,4 @@
-"""Why a rank is not in the collective that others wait in, in words."""
+"""Says why a rank is not in the collective in which others wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from allranks_backends.views import AT_REST, Collective, RankView, Snapshot
 from allranks_widgets.status import human_bytes
 
 SWAPS = 1e6
-"""Bytes a second of swapping from which on it is named as a cause."""
+"""Bytes a second from which swapping is named as a cause."""
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,22 @@ class Ended:
     failed: bool
     dead: bool = False
     came: bool = False
-    """It had entered the collective before it was unblocked."""
+    """Whether it had entered the collective before it was unblocked."""
     settled: int = 0
-    """It has evaluated all collectives up to this number, as far as it is known."""
+    """It has evaluated all collectives up to this number, as far as is known."""
 
 
 @dataclass(frozen=True)
 class Absence:
-    """Why a rank is not in the collective that others wait in."""
+    """A reason why a rank is not in the collective in which others wait."""
 
     one: str
-    """How that is said of one rank; a detail, which may be the user's own words, comes in place of ``{}``."""
+    """The text for one rank; a detail, which may be the user's own words, replaces ``{}``."""
     several: str | None = None
-    """How it is said of several, where that differs."""
+    """The text for several ranks, if it differs."""
 
     def of(self, ranks: Sequence[int], detail: str) -> str:
-        """In words."""
+        """Return the text for these ranks, with this detail."""
         return (self.one if len(ranks) == 1 else self.several or self.one).format(detail)
 
 
@@ -65,7 +65,7 @@ GROUP_UNKNOWN = "which ranks make up that smaller group is not known here"
 def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]) -> str:
     """``rank 2 raised ValueError: boom (line 3); rank 1 is running line 9: time.sleep(100)``.
 
-    Of the ranks that are not `here`, in the collective that those wait in; `ranks` take part in the cell.
+    Describes the ranks missing from the collective in which the ranks `here` wait; `ranks` take part in the cell.
     """
     waits_in = snapshot.ranks[min(here)].collective
     if waits_in is not None and not waits_in.shared:
@@ -91,7 +91,7 @@ def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], rank
 
 
 def _troubles(snapshot: Snapshot, ranks: Sequence[RankView]) -> Iterator[str]:
-    """What slows down hosts and GPUs of these ranks."""
+    """Yield what slows down the hosts and GPUs of these ranks."""
     names = {view.host for view in ranks}
     for host in snapshot.hosts:
         if host.name not in names:
@@ -105,7 +105,7 @@ def _troubles(snapshot: Snapshot, ranks: Sequence[RankView]) -> Iterator[str]:
 
 
 def _of_ended(view: RankView, ended: Ended, number: int, kind: tuple[object, ...]) -> tuple[Absence, str] | None:
-    """Of a rank that is done with the cell; those that raised only because their neighbour was lost had entered it."""
+    """Return why a rank that is done with the cell is missing; None if it was unblocked from this collective."""
     other = view.collective
     if other is not None and other.shared and other.number == number and _kind(other) != kind:
         return ENTERED_ANOTHER, str(other)
@@ -119,7 +119,7 @@ def _of_ended(view: RankView, ended: Ended, number: int, kind: tuple[object, ...
 def _missing_peer(
     waits_in: Collective, here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]
 ) -> str:
-    """Of the one rank that a ``send`` or ``recv`` is with, and of all others where that is not known."""
+    """Describe the peer of a ``send`` or ``recv``; if the peer is not known, all ranks that are not `here`."""
     known = [view for view in snapshot.ranks if view.rank == waits_in.peer]
     told = []
     for view in known or [view for view in snapshot.ranks if view.rank not in here]:
@@ -138,7 +138,7 @@ def _missing_peer(
 
 
 def _elsewhere(view: RankView) -> tuple[Absence, str]:
-    """Of a rank that the cell was not sent to."""
+    """Return why a rank that did not get the cell is missing."""
     return (NOT_ASKED, "") if view.state in AT_REST else (ELSEWHERE, view.doing)
 
 

@@ -1,4 +1,4 @@
-"""Do the ranks enter the same collectives? Where they do not, MLX raises nothing and returns invalid results."""
+"""Checks that ranks enter the same collectives: if not, MLX raises no error and returns invalid results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import Collective
 
 ANSWER_WITHIN = 20.0
-"""Seconds an agent gets to hand over its ledger; one that is stopped or gone is not waited for so long."""
+"""Seconds an agent gets to hand over its ledger; the wait for a stopped or lost agent ends earlier."""
 MOST_NAMED = 4
-"""Pairs of collectives that are named of a rank."""
+"""Maximum number of swapped pairs of collectives that are named for a rank."""
 
 
 class Agreement:
-    """Watches one cell: before each collective (``strict``), or when the cell is over (``warn``)."""
+    """Checks one cell: before each collective (``strict``), or when the cell is over (``warn``)."""
 
     def __init__(self, monitor: Monitor, lifeline: Lifeline, ranks: Sequence[int], cell: int) -> None:
         self._monitor, self._lifeline, self._ranks, self._cell = monitor, lifeline, tuple(ranks), cell
@@ -31,12 +31,12 @@ class Agreement:
         self._done: dict[int, tuple[int, int]] = {}
         self._at_once: dict[int, EvaluatedAtOnce] = {}
         self._sent: dict[tuple[int, int], tuple[int, int]] = {}
-        """From which rank to which: how often, and a checksum."""
+        """By sender and receiver, as the sender counts: how many messages, and a checksum of their dtypes and sizes."""
         self._received: dict[tuple[int, int], tuple[int, int]] = {}
-        """The same, as the receiver has it."""
+        """The same, as the receiver counts."""
 
     def enter(self, rank: int, entry: LedgerEntry) -> None:
-        """A rank waits at the barrier; all enter, or none, once all of the world are there."""
+        """Note that a rank waits at the barrier; once all ranks of the world do, let all enter or none."""
         self._entering[rank] = collective(entry)
         if len(self._ranks) < len(self._monitor.ranks):
             absent = [rank for rank in range(len(self._monitor.ranks)) if rank not in self._ranks]
@@ -59,7 +59,7 @@ class Agreement:
         at_once: EvaluatedAtOnce | None = None,
         exchanged: Sequence[Exchanged] = (),
     ) -> None:
-        """A rank is done with the cell; `fingerprint` counts its shared collectives and sums them up."""
+        """Note that a rank is done with the cell; `fingerprint` is the count and checksum of its shared collectives."""
         count, checksum = fingerprint
         self._done[rank] = (count, checksum)
         if at_once is not None:
@@ -68,11 +68,14 @@ class Agreement:
             self._sent[rank, each.peer], self._received[each.peer, rank] = each.sent, each.received
 
     def mismatch(self, first: Mapping[int, int]) -> str | None:
-        """The first collective on which ranks that are done with the cell disagreed, or what had no order, in words."""
+        """Return the first collective on which ranks that are done disagreed, or what had no defined order, in words.
+
+        `first` is, for each rank, the number of the last collective before this cell.
+        """
         return self._disagreement(first) or self._exchange() or _no_order(self._at_once)
 
     def _exchange(self) -> str | None:
-        """Where a rank received something else than was sent to it, as often as it was sent anything."""
+        """Return the first send and recv that differ, among ranks that sent and received equally often, in words."""
         for (sender, receiver), (count, checksum) in self._sent.items():
             received = self._received.get((sender, receiver), (0, 0))
             if received[0] != count or received[1] == checksum:
@@ -115,7 +118,7 @@ class Agreement:
             ledgers[rank] = found.entries
             known[rank] = {entry.number - first[rank]: entry for entry in [*found.earlier, *found.entries]}
         for entered in zip(*ledgers.values(), strict=False):
-            if all(map(partial(_alike, entered[0]), entered)):  # thousands may have to be passed over
+            if all(map(partial(_alike, entered[0]), entered)):  # fast, since there may be thousands of equal entries
                 continue
             if said := disagreement({rank: collective(entry) for rank, entry in zip(ledgers, entered, strict=True)}):
                 return said
@@ -152,7 +155,7 @@ def _different_order(
 ) -> str | None:
     """``rank 0 evaluated all_sum #2 ... before all_sum #1 ...; ranks 1-3 evaluated in call order``.
 
-    What all have `evaluated` is compared first; it may be another order than that of the calls, if all have the same.
+    Collectives that all have `evaluated` are compared first; ranks may agree on another order than that of the calls.
     """
     seen = {rank: order for rank, order in evaluated.items() if order}
     common = set.intersection(*map(set, seen.values())) if seen else set()

@@ -12,27 +12,27 @@ from allranks_widgets.status import human_bytes
 from .stall import Finding
 
 LITTLE = 0.05
-"""Share of a host's memory that is left from which on the user is warned; a GPU is often filled on purpose."""
+"""Warn if less than this share of a host's memory is left. Not for a GPU, which is often filled on purpose."""
 SOON = 10.0
-"""Seconds in which memory will be used up, if it goes on as in the last `OVER`, from which on the user is warned."""
+"""Warn if memory will be used up within this many seconds, at the rate of the last `OVER` seconds."""
 OVER = 3.0
 ENOUGH = 0.25
-"""Share of the memory: while more is left, there is no warning, and the next shortage gets a new one."""
+"""While more than this share of the memory is left, there is no warning, and the next shortage gets a new one."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a host or a GPU has, in bytes."""
+    """The memory of a host or a GPU, in bytes."""
 
     where: str
     ranks: tuple[int, ...]
-    """Of the cell, that use it."""
+    """The ranks of the cell that use it."""
     total: int
     used: int
     if_full: str
-    """What happens then."""
+    """What happens when the memory is used up."""
     little: float = 0.0
-    """Share of `total` that is left from which on the user is warned, also if it does not shrink."""
+    """Warn if less than this share of `total` is left, even if it does not shrink."""
 
 
 class LowMemory:
@@ -45,7 +45,7 @@ class LowMemory:
         self._warned = set[str]()
 
     def look(self, snapshot: Snapshot, now: float) -> list[Finding]:
-        """New warnings; `now` is in seconds."""
+        """Return new warnings; `now` is in seconds."""
         memories = [*_hosts(snapshot, self._ranks), *_gpus(snapshot, self._ranks)]
         return [Finding(each.ranks, text) for each in memories if (text := self._warning(each, now))]
 
@@ -78,7 +78,7 @@ def _hosts(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[Memory]:
 
 
 def _gpus(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[Memory]:
-    """NVIDIA's; that of a Mac shares the host's memory. MLX gives back what it keeps for reuse before it fails."""
+    """NVIDIA GPUs only: a Mac's shares the host's memory. MLX's cache counts as free: MLX frees it before it fails."""
     sharing: dict[str, list[int]] = {}
     for view in snapshot.ranks:
         if view.gpu is not None and view.gpu.id:

@@ -21,7 +21,7 @@ from .stall import Finding
 RING_NOISE = re.compile(
     r"(\[ring\] (Socket \d+ was closed by the peer|Sending to socket \d+ failed.*|Too many send/recv errors.*)\n?)+"
 )
-"""What MLX writes to stderr, a dozen lines a rank, when a ring breaks; we report it in one (mlx 0.32.4)."""
+"""What MLX writes to stderr when a ring breaks, a dozen lines a rank; we report it in one line (mlx 0.32.4)."""
 
 
 class OutputSink(Protocol):
@@ -32,7 +32,7 @@ class OutputSink(Protocol):
 
 
 class Outcome:
-    """Fed with the events of the cell; has what to show of them, and one result for each rank."""
+    """Handles the events of a cell: passes its output on, and holds one result for each rank."""
 
     def __init__(self, ranks: Sequence[int], output: OutputSink) -> None:
         self.results = {rank: RankResult(rank) for rank in ranks}
@@ -48,10 +48,10 @@ class Outcome:
         self._failed_at: float | None = None
 
     def take(self, update: CellUpdate) -> None:
-        """An `Output`, `Done`, `Unblocked` or `Died`; others change nothing here."""
+        """Handle an `Output`, `Done`, `Unblocked` or `Died`; ignore other updates."""
         rank, event = update.rank, update.event
         result = self.results.get(rank)
-        if result is None:  # it was done with the cell before this notebook took the cluster over, and reports still
+        if result is None:  # the rank ended the cell before this notebook attached, and still reports
             return
         match event:
             case Output():
@@ -71,7 +71,7 @@ class Outcome:
 
     def _take_end(self, rank: int, done: Done, buffers: Sequence[Buffer]) -> None:
         result = self.results[rank]
-        result.ok = done.ok and not result.unblocked  # what it swallowed was no result
+        result.ok = done.ok and not result.unblocked  # the cell may have swallowed the error of the abort
         result.settled = done.settled
         result.lines, result.nbytes = done.lines, done.nbytes
         result.cut = {"lines": done.cut.lines, "bytes": done.cut.nbytes}
@@ -88,13 +88,13 @@ class Outcome:
         self._ended(rank)
 
     def note_invalid(self, rank: int, names: Sequence[str]) -> None:
-        """Variables of a rank that is done with the cell are invalid, since it has entered collectives for others."""
+        """Note invalid variables of a rank that was done with the cell and then entered collectives for others."""
         if rank in self.results:
             result = self.results[rank]
             result.invalid = tuple(dict.fromkeys((*result.invalid, *names)))
 
     def take_late(self, rank: int, items: Sequence[Item]) -> None:
-        """What the rank printed before the cell and after the previous one."""
+        """Show what the rank printed between the previous cell and this one."""
         said = [("text", "stderr", ["printed after the previous cell:\n"]), *items]
         self._output.feed(rank, said, time.monotonic())
 
@@ -118,7 +118,7 @@ class Outcome:
         self._output.feed(rank, shown, time.monotonic())
 
     def _note_peer_loss(self, rank: int, error: CellError) -> None:
-        """A ring's break spreads: neighbours of an unblocked or dead rank raise too, and are not to blame either."""
+        """Note that a rank raised only because a neighbour in the ring was unblocked or died: it is not to blame."""
         result = self.results[rank]
         if error.aborted and not result.unblocked:
             result.unblocked = _blocked_in(error.collective)
@@ -150,7 +150,7 @@ class Outcome:
         return any(result.unblocked for result in self.results.values())
 
     def ended_how(self) -> dict[int, Ended]:
-        """How those ended that are done with the cell."""
+        """Return how the cell ended on the ranks that are done with it."""
         ended = {}
         for rank, result in self.results.items():
             if rank in self.open:
@@ -170,9 +170,9 @@ class Outcome:
         return {rank: line for rank, line in self._live.items() if line}
 
     def left_behind(self, *, stays: bool) -> list[Finding]:
-        """What was aborted and may look right, which variables are invalid, which will enter a collective, in words.
+        """Report aborted collectives whose results may look right, invalid variables, and pending variables.
 
-        None will where the world does not stay as it is.
+        Pending variables are reported only if the world `stays`: otherwise their collectives cannot run.
         """
         unmarked = {rank: result.unmarked for rank, result in self.results.items()}
         invalid = {rank: result.invalid for rank, result in self.results.items()}
@@ -191,12 +191,12 @@ _SEVERAL = {"be": "are", "its": "their", "was": "were", "them": "them"}
 
 
 def invalid_text(names: Mapping[int, Sequence[str]]) -> str:
-    """A sentence for ranks with the same invalid names."""
+    """Return one sentence for each group of ranks with the same invalid names."""
     return " ".join(f"{rank_label(each.ranks)}: {each.text}." for each in _about(names, INVALID))
 
 
 def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -> list[Finding]:
-    """One sentence for ranks with the same names."""
+    """Return one finding for each group of ranks with the same names."""
     same = alike({rank: tuple(each) for rank, each in names.items() if each})
     return [
         Finding(tuple(ranks), text.format(between.join(each), **(_ONE if len(each) == 1 else _SEVERAL)))
@@ -209,5 +209,5 @@ def _remote_error(error: CellError) -> RemoteError:
 
 
 def _blocked_in(entry: LedgerEntry | None) -> str:
-    """The collective; an abort may come before one was asked for, and then there is none to name."""
+    """Return the collective as text; an abort may come before any was called, and then there is none to name."""
     return str(collective(entry)) if entry is not None else "a collective"

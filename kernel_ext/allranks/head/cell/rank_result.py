@@ -16,9 +16,9 @@ class RankResult:
 
     rank: int
     ok: bool = False
-    """It ran to its end."""
+    """Whether the cell ran to its end."""
     error: RemoteError | None = None
-    """What it raised; for a rank that was unblocked, MLX's error about that."""
+    """What the cell raised; for a rank that was unblocked, MLX's error about the abort."""
     dead: str | None = None
     """Why the rank's process ended, if it did."""
     unblocked: str | None = None
@@ -28,13 +28,13 @@ class RankResult:
     unmarked: tuple[str, ...] = ()
     """Aborted collectives that could not be set to NaN: what was computed from them may look right."""
     settled: int = 0
-    """All collectives up to this number were evaluated, as far as it is known."""
+    """All collectives up to this number were evaluated, as far as is known."""
     lines: int = 0
     """Lines printed, including those cut."""
     nbytes: int = 0
     """Characters printed, including those cut."""
     cut: Mapping[str, int] = field(default_factory=lambda: {"lines": 0, "bytes": 0})
-    """What was printed but not kept."""
+    """How many lines and characters were printed but not kept."""
     _text: dict[str, list[str]] = field(init=False, default_factory=lambda: {"stdout": [], "stderr": []})
     _packed: Sequence[Any] = field(init=False, default=())
     _no_value: str | None = field(init=False, default=None)
@@ -51,7 +51,7 @@ class RankResult:
 
     @property
     def value(self) -> Any:
-        """The value of the cell's last expression. Raises CannotTravel where it could not be sent."""
+        """The value of the cell's last expression. Raises CannotTravel if it could not be sent."""
         if self._no_value:
             raise CannotTravel(f"rank {self.rank}: {self._no_value}")
         return values.unpack(self._packed) if self._packed else None

@@ -1,9 +1,10 @@
 """Unblock ranks from a collective that cannot be aborted, by having the missing ranks enter it after all.
 
-MPI, JACCL and NCCL offer no way to make a blocked call raise. But ranks that never entered can enter the missing
-collectives with NaN (see `rank.collectives.poison`) of the recorded shape and dtype, in the ledger's order: then the
-blocked ranks return, the SIGINT that waits for them is delivered, and the world stays whole. What they computed is
-invalid, so the cell fails; all of its ranks are told so before, since user code may swallow the signal.
+NCCL offers no way to make a blocked call raise, nor do MPI and JACCL where allranks cannot abort them. But ranks that
+never entered can enter the missing collectives with NaN (see `rank.collectives.poison`) of the recorded shape and
+dtype, in the ledger's order. Then the blocked ranks return, the SIGINT that waits for them is delivered, and the world
+stays whole. Their results are invalid, so the cell fails; all of its ranks are informed first, since user code may
+swallow the signal.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from allranks.messages.questions import Reply, RequestFailed
 from allranks.messages.requests import Abort, Entered, EnterMissed, LedgerSince, Question, Settle
 
 RECORDS_WITHIN = 0.5
-"""Seconds a rank's agent gets to say what it waits for, or that it knows of the abort."""
+"""Seconds a rank gets to report its ledger, to confirm an `Abort`, or to finish entering collectives."""
 
 
 class Release:
@@ -31,17 +32,17 @@ class Release:
         lifeline: Lifeline,
         on_invalid: Callable[[int, Sequence[str]], None] = lambda _rank, _names: None,
     ) -> None:
-        """`on_invalid` takes a rank that has entered collectives, and names that are invalid since."""
+        """`on_invalid` takes a rank that has entered collectives, and the names that are invalid because of that."""
         self._cell, self._monitor, self._lifeline, self._on_invalid = cell, monitor, lifeline, on_invalid
         self._asked: list[Future[Reply[Entered]]] = []
         self._settled: set[int] = set()
         self._told: set[int] = set()
-        """Ranks that know that collectives of the cell are aborted."""
+        """Ranks that were informed that collectives of the cell are aborted."""
 
     def step(self, waiting: Sequence[int], running: Collection[int]) -> None:
-        """Have every idle rank that lags behind the `waiting` ones enter what it missed.
+        """Have every idle rank that lags behind the `waiting` ones enter the collectives that it missed.
 
-        `running` are all that are still at the cell.
+        `running` are all ranks that still run the cell.
         """
         ranks = self._monitor.ranks
         if not waiting:
@@ -59,7 +60,7 @@ class Release:
                 self._have(rank, Settle())
 
     def _abort(self, running: Sequence[Rank], newest: int) -> None:
-        """Tell all that are still at the cell, once, before anything is entered that they take for a result."""
+        """Inform each running rank, once, that collectives are aborted, before missing ranks enter them."""
         untold = [rank for rank in running if rank.rank not in self._told]
         answers = [self._lifeline.ask(rank.uuid, Abort(self._cell, newest)) for rank in untold]
         self._told |= {rank.rank for rank in untold}
@@ -73,7 +74,7 @@ class Release:
         self._have(rank, EnterMissed(missed.entries))
 
     def _have(self, rank: Rank, request: Question[Entered]) -> None:
-        """Have an idle rank enter collectives; it is busy until it is through."""
+        """Have an idle rank enter collectives; it counts as busy until it has finished."""
         self._monitor.begins_replay(rank)
 
         def note(answer: Future[Reply[Entered]]) -> None:
@@ -89,5 +90,5 @@ class Release:
         self._asked[-1].add_done_callback(note)
 
     def wait(self) -> None:
-        """Until those that enter collectives are through, for a moment."""
+        """Wait for a moment until ranks that enter collectives have finished."""
         wait(self._asked, RECORDS_WITHIN)

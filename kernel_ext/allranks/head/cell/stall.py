@@ -1,4 +1,4 @@
-"""Who waits for whom: what a cell reports when ranks are blocked in a collective that others have not entered."""
+"""Reports which ranks of a cell wait for which, when some are blocked in a collective that others have not entered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STALL_AFTER = 2.0
 COMPILING_AFTER = 5.0
 """Seconds a rank waits for a compiler before that is reported."""
 AWAY_AFTER = 2
-"""Whole seconds that a host is out of reach before that is reported: another login takes one."""
+"""Whole seconds that a host is out of reach before that is reported: a new login takes one."""
 AFTER_FAILURE = 2.0
 """Seconds after a failure before the ranks that wait for the failed one are named and unblocked."""
 AFTER_DEATH = 0.3
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass
 class StallWatch:
-    """Remembers what it has reported about one cell."""
+    """Finds stalls of one cell, and remembers what it has reported."""
 
     ranks: Sequence[int]
     stopping: bool = False
@@ -45,7 +45,7 @@ class StallWatch:
     def look(
         self, snapshot: Snapshot, ended: Mapping[int, Ended], since_failure: float | None
     ) -> tuple[list[Finding], list[int]]:
-        """New findings, and the ranks to be unblocked because what they wait for has failed.
+        """Return new findings, and the ranks to unblock because their wait is hopeless.
 
         `since_failure`: seconds since the first rank failed, None while none has.
         """
@@ -66,7 +66,7 @@ class StallWatch:
         findings.append(self._told(disagree) if disagree is not None else self._stuck(snapshot))
         lost = {view.rank for view in waiting} if hopeless or disagree is not None else set()
         lost |= self._left_to_tasks(views, snapshot, ended)
-        # Again every second: a rank may just have left one collective for the next when it was to be unblocked.
+        # Repeated every second: a rank may have just gone on to the next collective when it was to be unblocked.
         unblocked = [rank for rank in sorted(lost) if self._first(rank, f"unblocked {since_failure or 0.0:.0f}")]
         return [finding for finding in findings if finding is not None], unblocked
 
@@ -78,7 +78,7 @@ class StallWatch:
         return Finding(tuple(self.ranks), disagreement) if self._first(-1, disagreement) else None
 
     def _disagreement(self, waiting: list[RankView], snapshot: Snapshot) -> str | None:
-        """The collective that ranks wait in and others entered as another one: it can never complete correctly."""
+        """Return how ranks disagree about a collective in which some wait: it can never complete correctly."""
         long = [
             view
             for view in waiting
@@ -92,14 +92,14 @@ class StallWatch:
         return disagreement(same)
 
     def _left_to_tasks(self, views: Mapping[int, RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> set[int]:
-        """Ranks that cannot begin the cell, since a task waits in a collective that no other rank will enter."""
+        """Return ranks that cannot begin the cell, since a task waits in a collective that no other rank will enter."""
         open_ = [view for view in views.values() if view.in_task and (view.since or 0.0) >= STALL_AFTER]
         others = [view for view in snapshot.ranks if view.rank not in views]
         alone = not any(view.tasks or view.state in ("running", "waiting") for view in others)
         return {view.rank for view in open_} if ended and len(open_) == len(views) and alone else set()
 
     def _stuck(self, snapshot: Snapshot) -> Finding | None:
-        """All ranks are in one collective, and nothing moves."""
+        """Report if all ranks are in one collective and nothing moves."""
         collective = together(snapshot, self.ranks)
         if collective is None:
             return None
@@ -108,7 +108,7 @@ class StallWatch:
         return Finding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
 
     def _compiling(self, views: Iterable[RankView]) -> Finding | None:
-        """Ranks that wait for a compiler, which looks like a hang where all do."""
+        """Report ranks that wait for a compiler, which looks like a hang if all do."""
         found = [view for view in views if view.compiler and (view.compiling or 0) >= COMPILING_AFTER]
         new = [view for view in found if self._first(view.rank, f"compiles line {view.line}")]
         if not new:
@@ -118,7 +118,7 @@ class StallWatch:
         return Finding(tuple(view.rank for view in new), text)
 
     def _away(self, views: Iterable[RankView]) -> list[Finding]:
-        """Hosts that cannot be reached, and those that can be again."""
+        """Report hosts that cannot be reached, and hosts that are reached again."""
         findings = []
         for host, members in _by_host(views).items():
             away, numbers = members[0].away, tuple(view.rank for view in members)
@@ -138,7 +138,7 @@ class StallWatch:
     def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> Finding | None:
         here, waits_in = {view.rank for view in group}, group[0].collective
         if self.stopping and _is_same(self._together, waits_in):
-            return None  # those that are elsewhere by now were unblocked from it
+            return None  # ranks that have left the collective were unblocked from it
         absent = missing(here, snapshot, ended, self.ranks)
         new = [view.rank for view in group if absent and self._first(view.rank, str(view.collective))]
         if not new:

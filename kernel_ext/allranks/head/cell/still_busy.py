@@ -1,4 +1,4 @@
-"""What to say of ranks whose cell was stopped and that still run it: what goes on, for how long, and what to type."""
+"""The message about ranks that still run a stopped cell: what they do, for how long, and what to type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST, RankView, Snapshot
 
 WAITED_FOR = 120.0
-"""Seconds that a cell, or a question, waits for ranks whose cell was stopped and that still compute."""
+"""Seconds that a cell, or a request, waits for ranks that still compute a stopped cell."""
 IS_AWAY = "the cell is stopped there when {they} {are} reached again. To replace {them} now: {kill}"
 IS_STOPPED = "{they} {do} not respond: the process is stopped, or the machine is very busy. To replace {them}: {kill}"
 CANNOT = "a call of MLX or C cannot be interrupted, nor can code that catches the stop. The cell ends when that does"
@@ -35,9 +35,9 @@ def still_busy(
 ) -> str:
     """``Still busy: rank 1 running line 5: mx.eval(x). A call of MLX or C cannot be interrupted, …``.
 
-    `abortable` says whether blocked collectives of this world are aborted, `aborted` of which ranks one was unblocked.
-    `tried_for` is for how many seconds their completion is still tried, infinite where that is not known, and None
-    where it is not tried.
+    `abortable` says whether blocked collectives of this world are aborted, `aborted` on which ranks one was.
+    `tried_for` is for how many more seconds completing the collectives is tried: infinite if that is not known, None
+    if it is not tried.
     """
     died = any(view.state == "dead" for view in snapshot.ranks)
 

@@ -1,4 +1,4 @@
-"""All ranks are in the same collective, and nothing moves: no rank is missing, so it is the links that are named."""
+"""Reports that all ranks are in one collective and nothing moves: no rank is missing, so the links are named."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from allranks_backends.views import Collective, LinkView, Snapshot
 STILL_AFTER = 10.0
 """Seconds without a byte on any link after which a collective that all ranks are in is reported."""
 UNKNOWN_AFTER = 30.0
-"""The same where bytes are not counted: all ranks may well compute what the collective needs."""
+"""The same if bytes are not counted: all ranks may still be computing the inputs of the collective."""
 MOST_LINKS = 6
-"""Links described."""
+"""Maximum number of links described."""
 
 
 def together(snapshot: Snapshot, ranks: Sequence[int]) -> Collective | None:
-    """The collective in which all ranks of the world wait; None where one is missing or waits in another."""
+    """Return the collective in which all ranks of the world wait; None if a rank is missing or waits in another."""
     views = snapshot.ranks
     first = views[0].collective if views else None
     if len(ranks) < len(views) or first is None or not first.shared:
@@ -29,13 +29,13 @@ def together(snapshot: Snapshot, ranks: Sequence[int]) -> Collective | None:
 
 
 def still_for(snapshot: Snapshot) -> float | None:
-    """Seconds in which every rank had a transfer pending and no byte moved; None where that is not known of each."""
+    """Seconds in which every rank had a transfer pending and no byte moved; None unless known for all ranks."""
     known = [view.stalled for view in snapshot.ranks if view.stalled is not None]
     return min(known) if known and len(known) == len(snapshot.ranks) else None
 
 
 def report(snapshot: Snapshot, collective: Collective) -> str | None:
-    """What is to be said of ranks that are `together` in a collective; None while that is nothing."""
+    """Return the report on ranks that are `together` in a collective; None while there is nothing to report."""
     since, still = min(view.since or 0.0 for view in snapshot.ranks), still_for(snapshot)
     opening = f"all ranks are in {collective} since {since:.0f} s"
     if still is None:
@@ -54,7 +54,7 @@ def report(snapshot: Snapshot, collective: Collective) -> str | None:
 
 
 def _links(views: Sequence[LinkView]) -> str:
-    """What the sockets say: ``Not acknowledged: 0 → 1 4 KiB (3 segments resent, round trip 14 µs)``."""
+    """What the sockets report: ``Not acknowledged: 0 → 1 4 KiB (3 segments resent, round trip 14 µs)``."""
     queued = [view for view in views if view.queued]
     if not queued:
         return "Nothing is left to send: what was sent has arrived"

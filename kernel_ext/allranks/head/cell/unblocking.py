@@ -1,4 +1,4 @@
-"""Who waits in a cell for whom, and who is unblocked: on request, or because the wait is hopeless."""
+"""Finds which ranks of a cell wait for which, and unblocks ranks: on request, or because the wait is hopeless."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from .stall import AFTER_FAILURE, STALL_AFTER, Finding, StallWatch
 from .together import still_for, together
 
 RELEASE_WITHIN = 4.5
-"""Seconds until ranks are given up that must be released one collective after the other (see `head.cell.release`)."""
+"""Seconds before giving up on ranks that are unblocked one collective after the other (see `head.cell.release`)."""
 GO_ON_WITHIN = 60.0
-"""Seconds in which that goes on when the prompt is back."""
+"""Seconds for which unblocking goes on in the background once the prompt is back."""
 LOOK_EVERY = 0.2
-"""Seconds between two looks then."""
+"""Seconds between two steps of unblocking in the background."""
 
 
 class Unblocking:
-    """Of the ranks of one cell; `outcome` knows which still run it."""
+    """Unblocks the ranks of one cell; `outcome` knows which ranks still run it."""
 
     def __init__(self, cell: int, ranks: Sequence[int], outcome: Outcome, monitor: Monitor, lifeline: Lifeline) -> None:
         self._cell, self._outcome, self._monitor, self._lifeline = cell, outcome, monitor, lifeline
         self._watch = StallWatch(ranks)
         self._release = Release(cell, monitor, lifeline, outcome.note_invalid)
         self.releasing = False
-        """Whether missing ranks enter what others wait in."""
+        """Whether missing ranks enter the collectives in which others wait."""
         self._releasing_since = float("inf")
         self._told_of_break = False
         self._decided: set[int] = set()
-        """Ranks that failed and know that those which wait for them are unblocked from here."""
+        """Failed ranks that were informed that the notebook unblocks the ranks waiting for them."""
         self.given_up = False
-        """Whether those that are left can never be unblocked."""
+        """Whether the remaining ranks can never be unblocked."""
 
     def interrupt(self) -> None:
-        """SIGINT to every rank that still runs the cell."""
+        """Send SIGINT to every rank that still runs the cell."""
         self._watch.stopping = True
         self._monitor.interrupted |= {(rank, self._cell) for rank in self._outcome.open}
-        for rank in sorted(self._outcome.open):  # another thread may follow the cell, and see ranks end
+        for rank in sorted(self._outcome.open):  # a copy: another thread may follow the cell, and remove ranks that end
             self._tell(rank, Interrupt(self._cell))
 
     def free(self, ranks: Sequence[int]) -> None:
-        """Unblock those of `ranks` that wait in a collective; their other code goes on."""
+        """Unblock these ranks if they wait in a collective; ranks that run other code go on."""
         self._free(self._outcome.open & set(ranks))
         self.release()
 
     def release(self) -> None:
-        """Where nothing can be aborted: from now on have missing ranks enter what others wait in."""
+        """If collectives cannot be aborted, have missing ranks enter, from now on, those in which others wait."""
         self._watch.stopping = True
         self.releasing = not self._monitor.breakable
 
@@ -61,11 +61,11 @@ class Unblocking:
         return self._watch.was_told(disagreement)
 
     def wait(self) -> None:
-        """Until ranks that enter what others wait in are through, for a moment."""
+        """Wait for a moment until ranks have finished entering the collectives in which others wait."""
         self._release.wait()
 
     def look(self) -> list[Finding]:
-        """Unblock those whose wait is hopeless; returns what is new of who waits for whom."""
+        """Unblock ranks whose wait is hopeless; return new findings about which ranks wait for which."""
         since = self._outcome.since_failure
         snapshot = self._monitor.snapshot()
         findings, free = self._watch.look(snapshot, self._outcome.ended_how(), since)
@@ -80,24 +80,24 @@ class Unblocking:
         if self.releasing:
             self._release_waiting()
         elif since is not None and since > RELEASE_WITHIN and self._outcome.somebody_died:
-            # What a ring has on its way beyond the second collective never returns when a neighbour has died: the cell
-            # ends, and heal restores what these ranks hold after a restart.
+            # When a neighbour in a ring has died, only the first two collectives in flight return. The cell ends, and
+            # heal restarts these ranks with their variables.
             self.given_up = set(waiting) == self._outcome.open
         return findings
 
     def next_look(self) -> float | None:
-        """When those that wait for a rank which failed are to be unblocked."""
+        """Return when ranks that wait for a failed rank are to be unblocked; None if that is not ahead."""
         since = self._outcome.since_failure
         return time.monotonic() + AFTER_FAILURE - since if since is not None and since < AFTER_FAILURE else None
 
     def decide(self) -> None:
-        """Ranks that failed need not tell the others themselves."""
+        """Inform failed ranks that they need not unblock the others themselves."""
         for rank in self._outcome.failed() - self._decided:
             self._decided.add(rank)
             self._tell(rank, Decided(self._cell))
 
     def stuck_in(self) -> str:
-        """Which collective all ranks are in while nothing moves, as a sentence about the past; or nothing."""
+        """Return a sentence about the collective in which all ranks were stuck; empty if they were not."""
         snapshot = self._monitor.snapshot()
         collective, still = together(snapshot, self._watch.ranks), still_for(snapshot)
         if collective is None or still is None or still < STALL_AFTER:
@@ -105,7 +105,7 @@ class Unblocking:
         return f" All ranks were in {collective}, and no byte had moved for {still:.0f} s."
 
     def go_on(self, left: Sequence[int]) -> None:
-        """Unblock those that did not end in time, beside what the user does next: busy machines take longer."""
+        """Go on unblocking ranks that did not end in time, in a thread: busy machines take longer."""
         until = time.monotonic() + GO_ON_WITHIN
 
         def release() -> None:
@@ -119,11 +119,11 @@ class Unblocking:
         if self._monitor.breakable or self._outcome.somebody_died:
             return
         threading.Thread(target=release, name=f"allranks-release-{self._cell}", daemon=True).start()
-        if together(self._monitor.snapshot(), self._watch.ranks) is None:  # else no rank can enter for another
+        if together(self._monitor.snapshot(), self._watch.ranks) is None:  # else no missing rank can enter
             self._monitor.unblocks_until = until
 
     def _release_waiting(self) -> None:
-        """Where nothing can be aborted: have the missing ranks enter, so that the waiting ones return."""
+        """Have missing ranks enter the collectives in which others wait, so that those return."""
         snapshot = self._monitor.snapshot()
         waiting = [rank for rank in self._outcome.open if snapshot.ranks[rank].state == "waiting"]
         if not waiting:
@@ -137,7 +137,7 @@ class Unblocking:
         self.given_up = self._outcome.somebody_died and now - since > RELEASE_WITHIN
 
     def _tell_of_break(self) -> None:
-        """Have ranks that are not blocked themselves answer those that are; a ring needs no such help."""
+        """Inform all ranks of a broken MPI world, once, so that ranks that are not blocked answer the blocked ones."""
         if not self._told_of_break and self._monitor.revocable:
             self._told_of_break = True
             for rank in self._monitor.alive():

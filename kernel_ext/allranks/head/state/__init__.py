@@ -1,6 +1,6 @@
-"""What is known of the ranks: from their reports to one Snapshot, and the records of traffic and logged figures.
+"""The state of the ranks: their reports, one Snapshot made of them, and the history of traffic and logged values.
 
 Runs in: where the head runs; fed by the lifeline's thread.
 Called by: ``head.cell``, ``head.world``, ``cluster``; ``notebook`` reads.
-May call: ``messages``. It sends nothing and decides nothing.
+May call: ``messages``. It decides nothing, and sends only acknowledgements, and `Exit` to ranks that were replaced.
 """

@@ -1,4 +1,4 @@
-"""What several messages say of dead ranks and of stuck ones, and what to type."""
+"""Text that several messages share: about dead and stuck ranks, and what to type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEALS = "%distributed heal replaces dead ranks"
 
 
 def typed_ranks(ranks: Collection[int]) -> str:
-    """Ranks as they are typed: ``0-1,3``."""
+    """Return ranks as they are typed: ``0-1,3``."""
     return rank_list(ranks).replace(" ", "")
 
 
@@ -23,12 +23,12 @@ def kill_text(ranks: Collection[int]) -> str:
 
 
 def died_text(ranks: Iterable[Rank]) -> str:
-    """``rank 1 died (killed by SIGKILL)``, of the dead ones among `ranks`; empty where all are alive."""
+    """``rank 1 died (killed by SIGKILL)``, for dead ranks among `ranks`; empty if all are alive."""
     causes = alike({rank.rank: rank.dead for rank in ranks if rank.dead})
     return "; ".join(f"{rank_label(numbers)} died ({cause})" for cause, numbers in causes.items())
 
 
 def dead_too(snapshot: Snapshot) -> str:
-    """The sentence about dead ranks, with a space before it; empty where there are none."""
+    """Return the sentence about dead ranks, with a space before it; empty if there are none."""
     dead = [view.rank for view in snapshot.ranks if view.state == "dead"]
     return f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}." if dead else ""

@@ -1,4 +1,4 @@
-"""A cell that logs is a run: what is known of it, and what differs from another run."""
+"""A cell that logs is a run: what is known of it, and how it differs from another run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .logged import MOST_SERIES, Row, Series, spread
 
 RunStatus = Literal["running", "ok", "failed", "stopped"]
 MOST_SAID = 3
-"""Values that are named of those that differ; the others are counted."""
+"""Maximum number of differing values that are named; the others are counted."""
 LONGEST = 24
-"""Characters of a value in a table or beside a curve."""
+"""Maximum characters of a value in a table or beside a curve."""
 
 
 MOST_STORED, FEWEST_STORED = 20_000, 100
-"""Values of a run that are saved with the variables of ranks, and at least of one name on one rank."""
+"""Maximum number of a run's values saved with the ranks' variables, and the minimum for one name on one rank."""
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Metric:
     step: float = 0.0
     """The step of the newest value."""
     count: int = 0
-    """Values there were."""
+    """Number of values so far."""
     min: float = float("inf")
     max: float = float("-inf")
-    """Of the values that are numbers; infinite where there was none."""
+    """`min` and `max` of the values that are not NaN; infinite if there were none."""
 
     def add(self, row: Row) -> None:
         self.last[row.rank] = row.value
@@ -49,15 +49,15 @@ class Metric:
 
     @property
     def mean(self) -> float:
-        """Of the ranks' last values, as the line of a chart."""
+        """Mean of the ranks' last values, which a chart's line shows."""
         values = list(self.last.values())
         return sum(values) / len(values)
 
 
 class Change(NamedTuple):
-    """A value of two runs that is not the same; of functions, ``train()``, a checksum of the code.
+    """A value that differs between two runs; for a function, such as ``train()``, a checksum of its code.
 
-    ``None`` stands for a value that is no number, text or truth value in one of them.
+    ``None`` stands for a value that is not a number, string or boolean in that run.
     """
 
     name: str
@@ -85,7 +85,7 @@ class CellRun:
         self.number = 0
         """Counts the runs of this process from 1."""
         self.name = ""
-        """``run 3``, or what `rename` made of it."""
+        """``run 3``, or the name that `rename` gave it."""
         self.hidden = False
         """Whether it is left out of charts, and listed last."""
         self.cell, self.ranks, self.backend = cell, tuple(ranks), backend
@@ -93,12 +93,12 @@ class CellRun:
         self.at = time.time()
         """Unix time in seconds when it began."""
         self.total: float | None = None
-        """How many steps there are, where the code says so (``log(..., of=1000)``)."""
+        """How many steps there are, if the code says so (``log(..., of=1000)``)."""
         self.collectives: CollectiveShare | None = None
-        """How much of its time went to collectives: of a cell with ``--timing``, once it has ended."""
+        """How much of its time went to collectives; known once a cell with ``--timing`` has ended."""
         self.variables: dict[str, Constant] | None = None
-        """Numbers, text and truth values that the code reads from earlier cells, and checksums of their functions.
-        None where no rank has said."""
+        """Numbers, strings and booleans that the code reads from earlier cells, and checksums of their functions. None
+        if no rank has reported them."""
         self._code, self._arguments, self._on_first = code, dict(arguments or {}), on_first
         self._began, self._seconds = time.monotonic(), None
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class CellRun:
 
     @property
     def label(self) -> str:
-        """``run 3``, or ``3 baseline`` for one that was renamed: no other run has it."""
+        """``run 3``, or ``3 baseline`` for a renamed run: unique among all runs."""
         return self.name if self.name == f"run {self.number}" else f"{self.number} {self.name}"
 
     def add(self, row: Row) -> None:
@@ -127,7 +127,7 @@ class CellRun:
             self._on_first(self)
 
     def end(self, status: RunStatus) -> None:
-        """The cell is over. Only the first call counts."""
+        """Note that the cell is over; only the first call counts."""
         if self.status == "running":
             self._seconds, self.status = time.monotonic() - self._began, status
 
@@ -157,15 +157,15 @@ class CellRun:
 
     @property
     def values(self) -> dict[str, Constant]:
-        """The constants that the code names, arguments, and the variables that it reads; no text that may be secret."""
+        """The code's constants, the arguments, and the variables that it reads, without strings that may be secret."""
         found = {**(self.variables or {}), **self.read.constants, **self._arguments}
         return {name: value for name, value in found.items() if not (isinstance(value, str) and SECRET.search(name))}
 
     def rows(self) -> list[Row]:
-        """What it logged, oldest first.
+        """Return the values that it logged, oldest first.
 
-        Of more than 100,000 values of a name on a rank, every second one is gone. So it is of large earlier runs where
-        all runs have more than 5 million values.
+        Beyond 100,000 values of a name on a rank, every second one is dropped. The same happens to the largest earlier
+        runs if all runs together have more than 5 million values.
         """
         with self._lock:
             rows = [
@@ -177,18 +177,18 @@ class CellRun:
 
     @property
     def points(self) -> int:
-        """Values that are kept."""
+        """Number of values that are kept."""
         with self._lock:
             return sum(len(series.steps) for series in self._series.values())
 
     def thin(self) -> None:
-        """Drop every second value of those that are kept."""
+        """Drop every second kept value."""
         with self._lock:
             for series in self._series.values():
                 series.thin()
 
     def stored(self) -> StoredRun:
-        """As it is saved with the variables of ranks: its charts, not each of its values."""
+        """Return the run as it is saved with the ranks' variables: enough values for charts, not all."""
         values = {name: value for name, value in self.values.items() if _fits(value)}
         with self._lock:
             kept = max(FEWEST_STORED, MOST_STORED // max(len(self._series), 1))
@@ -217,7 +217,7 @@ class CellRun:
 
     @classmethod
     def restored(cls, stored: StoredRun) -> CellRun:
-        """A run that was saved, perhaps by another notebook. Raises ValueError."""
+        """Return a run that was saved, perhaps by another notebook. Raises ValueError."""
         run = cls(0, stored.code, stored.ranks, stored.backend)
         run.name, run.at, run.variables = stored.name, stored.at, dict(stored.values)
         rows = [
@@ -234,7 +234,7 @@ class CellRun:
     # How it differs from an earlier run.
 
     def changes(self, before: CellRun) -> tuple[list[Change], int]:
-        """Values that both have and that differ, and how many lines of the code differ beside these."""
+        """Return the values that differ, and how many lines of the code differ apart from them."""
         old, new = {**before.values, **before._world}, {**self.values, **self._world}
         changed = [Change(name, old[name], value) for name, value in new.items() if name in old and old[name] != value]
         constants = [each.name for each in changed]
@@ -245,7 +245,7 @@ class CellRun:
         return changed, lines
 
     def _in_one(self, before: CellRun) -> list[str]:
-        """What both read from earlier cells, and what is a plain value in only one of them."""
+        """Return names that both codes read from earlier cells and that have a plain value in only one run."""
         if self.variables is None or before.variables is None:
             return []
         both = self.read.reads & before.read.reads
@@ -256,13 +256,13 @@ class CellRun:
         return {"ranks": len(self.ranks), "backend": self.backend}
 
     def changes_text(self, before: CellRun) -> str:
-        """``lr 0.1 → 0.01, 2 more lines changed``; ``same code`` where nothing differs."""
+        """``lr 0.1 → 0.01, 2 more lines changed``; ``same code`` if nothing differs."""
         changed, lines = self.changes(before)
         said = [_said(each, f"{value_text(each.before)} → {value_text(each.now)}") for each in changed]
         return self._joined(said, lines, before)
 
     def beside(self, other: CellRun) -> str:
-        """What to call it beside the curves of another run: ``run 2: lr 0.1``."""
+        """Return the label of its curves beside those of another run: ``run 2: lr 0.1``."""
         changed, lines = other.changes(self)
         said = [_said(each, value_text(each.before)) for each in changed]
         return f"{self.name}: {self._joined(said, lines, other)}"
@@ -284,7 +284,7 @@ def _said(change: Change, values: str) -> str:
 
 
 def _fits(value: Constant) -> bool:
-    """Whether JSON has it."""
+    """Whether JSON can hold the value."""
     return abs(value) < 1 << 63 and math.isfinite(value) if isinstance(value, (int, float)) else True
 
 
@@ -293,6 +293,6 @@ def _plain(value: float) -> float | str:
 
 
 def value_text(value: Constant | None) -> str:
-    """As it is shown: ``0.0003``, ``True``, ``adam``."""
+    """Return the value as it is shown: ``0.0003``, ``True``, ``adam``."""
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
     return cut_text(text, LONGEST)

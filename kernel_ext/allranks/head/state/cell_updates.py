@@ -1,4 +1,4 @@
-"""What happens to a cell on each rank, from the monitor to the cell that is followed."""
+"""Updates on a cell from each rank, which the monitor passes to the thread that follows the cell."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class CellUpdate:
     event: Event | Died
     buffers: Sequence[Buffer] = ()
     items: Sequence[Item] = ()
-    """What an `Output` brings, as a fold takes it."""
+    """The items of an `Output`, as `Fold` takes them."""
 
 
 CellUpdates: TypeAlias = "queue.SimpleQueue[CellUpdate | None]"
-"""What happens to one cell, in order; None wakes the thread that waits for more."""
+"""The updates on one cell, in order; None wakes the thread that waits for more."""

@@ -1,8 +1,8 @@
-"""The constants that the code of a cell names, and how many lines differ between two codes beside them.
+"""Finds the constants in the code of a cell, and how many lines differ between two codes apart from them.
 
-Code is read, never run: ``lr = 0.1`` in a line of its own, ``Adam(learning_rate=3e-4)``, defaults of functions, and
-``mx.random.seed(0)`` as `seed`. What a cell computes, as in ``lr = 1 / 10``, is a line like any other. Text that may
-be secret, by the name that it is given, is left out of the code before anything else is read from it.
+Code is parsed, never run: ``lr = 0.1`` in a line of its own, ``Adam(learning_rate=3e-4)``, defaults of functions, and
+``mx.random.seed(0)`` as `seed`. What a cell computes, as in ``lr = 1 / 10``, is a line like any other. Strings that
+may be secret, judged by their names, are removed from the code before anything else is read from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 Constant = int | float | str | bool
 
 LONGEST = 100
-"""Characters of a string that counts as a constant."""
+"""Maximum characters of a string that counts as a constant."""
 NOT_FOR_RUNS = ("log", "print", "mark")
 """Functions whose arguments say nothing about how a run was made."""
 CONTEXT = 1
@@ -30,9 +30,9 @@ SECRET = re.compile(
     r"(?i)token(?!iz)|secret|passw|passphrase|\bpwd\b|credential|bearer|auth(?!ors?\b|ored\b)|"
     r"(api|access|secret|private|auth|ssh|service)_?-?keys?|key_?id$"
 )
-"""Names of text that is never shown, compared or exported."""
+"""Names whose strings are never shown, compared or exported."""
 LEFT_OUT = "…"
-"""In place of such text, in quotes."""
+"""Replaces such a string, in quotes."""
 _MAGIC_LINE = re.compile(r"\A# %%.*\n")
 _LINES_OF_IPYTHON = (
     (re.compile(r"(?m)^([ \t]*)(?:[%!?].*|\S.*\?[ \t]*)$"), r"\1pass"),
@@ -41,7 +41,7 @@ _LINES_OF_IPYTHON = (
 _SET_TO = re.compile(
     r"""["']?\]?[ \t]*(?:=[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s"']+)|:[ \t]*([^"'\n]+)|[ \t]("[^"\n]*"|'[^'\n]*'|[^\s"']+))"""
 )
-"""What a name is set to, where the code is no Python: ``HF_TOKEN=abc``, or ``Authorization: Bearer abc`` up to the
+"""What a name is set to, if the code is not Python: ``HF_TOKEN=abc``, or ``Authorization: Bearer abc`` up to the
 quote or the end of the line."""
 
 
@@ -50,24 +50,24 @@ class _Found(NamedTuple):
 
     name: str
     owner: str
-    """The function that it is an argument of; empty for a variable."""
+    """The function of which it is an argument; empty for a variable."""
     value: Constant
     node: ast.expr
 
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a cell, read."""
+    """The parsed code of a cell."""
 
     text: str
-    """Without the line of the magic, and without text that may be secret."""
+    """Without the line of the magic, and without strings that may be secret."""
     constants: Mapping[str, Constant]
     reads: frozenset[str]
     """Variables of earlier cells that it uses."""
     binds: frozenset[str]
-    """Its own variables."""
+    """Variables that it binds."""
     places: Mapping[str, tuple[int, int, int]]
-    """Where each constant stands: the line, from 0, and its first and last byte there."""
+    """Location of each constant: the line, counted from 0, and the byte offsets of its start and end there."""
 
     @classmethod
     def of(cls, code: str) -> Code:
@@ -76,7 +76,7 @@ class Code:
             text = _redacted(text, *_parsed(text))
             tree, python = _parsed(text)
             reads, binds = _names(tree, python)
-        except Exception:  # SyntaxError in general; no code may keep its cell from being shown
+        except Exception:  # usually SyntaxError; no code may prevent its cell from being shown
             return cls(_redacted_words(text), {}, frozenset(), frozenset(), {})
         named = _named(list(_constants(tree)))
         return cls(
@@ -91,7 +91,7 @@ class Code:
         )
 
     def lines(self, without: Collection[str] = ()) -> list[str]:
-        """Its lines that are not blank, with the names of these constants in place of their values."""
+        """Return its lines that are not blank, with the values of these constants replaced by their names."""
         lines = [line.encode() for line in self.text.split("\n")]
         for name, (line, first, end) in sorted(self.places.items(), key=lambda each: each[1], reverse=True):
             if name in without:
@@ -103,9 +103,9 @@ FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 def _parsed(text: str) -> tuple[ast.Module, str]:
-    """The code, and its text as Python has it: in place of lines of IPython's own, others that do nothing.
+    """Return the parsed code, and its text as valid Python: IPython's own lines are replaced by lines without effect.
 
-    All others keep their place, since positions are counted there. Raises SyntaxError and ValueError.
+    All other lines stay where they are, since locations refer to them. Raises SyntaxError and ValueError.
     """
     try:
         return compile(text, "", "exec", FLAGS), text
@@ -116,7 +116,7 @@ def _parsed(text: str) -> tuple[ast.Module, str]:
 
 
 def _redacted(text: str, tree: ast.Module, python: str) -> str:
-    """The code without text that may be secret."""
+    """Return the code without strings that may be secret."""
     lines = [
         (line if line == other else _redacted_words(line)).encode()
         for line, other in zip(text.split("\n"), python.split("\n"))
@@ -126,7 +126,7 @@ def _redacted(text: str, tree: ast.Module, python: str) -> str:
         for each in _secrets(tree)
     )
     places = list[tuple[int, int, int, int]]()
-    for place in found:  # without those that are part of another one
+    for place in found:  # without locations inside another one
         if not places or place[:2] >= places[-1][2:]:
             places.append(place)
     for line, first, last_line, end in reversed(places):
@@ -136,7 +136,7 @@ def _redacted(text: str, tree: ast.Module, python: str) -> str:
 
 
 def _secrets(tree: ast.Module) -> Iterator[ast.expr]:
-    """The text that may be secret, by the name of what it is set to, or of the argument or the key that it is for."""
+    """Yield strings that may be secret, judged by the name of the variable, argument or key that they are for."""
     for node in ast.walk(tree):
         given = list[tuple[str, ast.expr | None]]()
         match node:
@@ -181,7 +181,7 @@ def _text(key: ast.expr | None) -> str:
 
 
 def _redacted_words(text: str) -> str:
-    """Text that is no Python, without what may be secret."""
+    """Return text that is not Python without values that may be secret."""
     parts, end = list[str](), 0
     for name in re.finditer(r"[\w-]+", text):
         if name.start() >= end and SECRET.search(name[0]) and (value := _SET_TO.match(text, name.end())):
@@ -192,7 +192,7 @@ def _redacted_words(text: str) -> str:
 
 
 def lines_changed(before: Code, now: Code, without: Collection[str]) -> int:
-    """Lines that differ, apart from these constants: a line in place of another counts once."""
+    """Count the lines that differ apart from these constants; a line that replaces another counts once."""
     matcher = SequenceMatcher(None, before.lines(without), now.lines(without), autojunk=False)
     return sum(max(a2 - a1, b2 - b1) for kind, a1, a2, b1, b2 in matcher.get_opcodes() if kind != "equal")
 
@@ -258,7 +258,10 @@ def _last_name(called: ast.expr) -> str:
 
 
 def _named(found: list[_Found]) -> dict[str, _Found]:
-    """Each constant under its name; with its function where the name is used twice, and not at all where that is."""
+    """Return the constants by name. If a name is used twice, arguments get their function's: ``Adam.lr``.
+
+    Arguments whose full name is used twice are left out.
+    """
     last = {each.name: each for each in found if not each.owner}  # a variable has the value that it got last
     found = [each for each in found if each.owner] + list(last.values())
     named = dict[str, _Found]()
@@ -273,9 +276,9 @@ def _named(found: list[_Found]) -> dict[str, _Found]:
 
 
 def _names(tree: ast.Module, python: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Variables of earlier cells that are read, and those that the cell binds.
+    """Return the variables of earlier cells that the cell reads, and the variables that it binds.
 
-    One that is bound once, after it was read (``lr = lr / 2``), is both.
+    A variable that is bound once, after it was read (``lr = lr / 2``), is both.
     """
     module = symtable.symtable(python, "", "exec")
     own = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
@@ -309,7 +312,7 @@ class _Use(NamedTuple):
 
 
 def _uses(node: ast.AST, in_loop: bool) -> Iterator[_Use]:
-    """What a node does with the cell's variables, in the order in which it is run; without what functions do."""
+    """Yield each use of the cell's variables in a node, in the order of execution, without the bodies of functions."""
     parts: list[ast.AST | None] = list(ast.iter_child_nodes(node))
     match node:
         case ast.Name(id=name, ctx=context):

@@ -1,7 +1,7 @@
-"""Where the time of collectives went: bytes that travel, or ranks that wait for the last one to come.
+"""Divides the time of collectives into transfer and waiting for the last rank.
 
-Of a call that all ranks enter, the rank that came last did not wait: the shortest duration is the transfer, and what
-each rank's lasted beyond it is that rank's wait.
+Of a call that all ranks enter, the last rank did not wait. So the shortest duration is the transfer, and the rest of
+each rank's own duration is that rank's wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from allranks.messages.events import MOST_TIMED, Timed
 from allranks.units import seconds_text
 
 UNFINISHED = 16
-"""Cells kept of which not all ranks have told."""
+"""Maximum number of cells kept for which not all ranks have reported."""
 
 
 class CollectiveShare(NamedTuple):
@@ -21,11 +21,11 @@ class CollectiveShare(NamedTuple):
 
     total: float
     waiting: float | None
-    """For other ranks; None where the ranks entered different calls."""
+    """Share spent waiting for other ranks; None if the ranks entered different calls."""
 
     @classmethod
     def of(cls, timed: Mapping[int, Sequence[Timed]], seconds: float) -> CollectiveShare | None:
-        """Of the timed calls of all ranks; None where there are none, or more than ranks tell of."""
+        """Return the share of the timed calls of all ranks; None if there are none, or more than ranks report."""
         spent = sum(call.seconds for calls in timed.values() for call in calls)
         if not spent or seconds <= 0 or max(map(len, timed.values())) >= MOST_TIMED:
             return None
@@ -54,9 +54,9 @@ class CollectiveTimes:
         self.calls = 0
 
     def add(self, cell: int, rank: int, calls: Sequence[Timed], ranks: int) -> None:
-        """The timed calls of `rank` in `cell`; they count once all `ranks` have told theirs."""
+        """Add the timed calls of `rank` in `cell`; they count once `ranks` ranks have reported theirs."""
         told = self._cells.setdefault(cell, {})
-        while len(self._cells) > UNFINISHED:  # some rank died before it told
+        while len(self._cells) > UNFINISHED:  # some rank died before it reported
             del self._cells[next(iter(self._cells))]
         told[rank] = [(call.op, call.seconds) for call in calls]
         if len(told) == ranks:
@@ -65,7 +65,7 @@ class CollectiveTimes:
     def _settle(self, told: dict[int, list[tuple[str, float]]]) -> None:
         lengths = {len(calls) for calls in told.values()}
         if len(told) < 2 or len(lengths) != 1:
-            return  # they did not enter the same calls: which belong together cannot be known
+            return  # the ranks entered different calls: which belong together cannot be known
         for number in range(lengths.pop()):
             durations = {rank: calls[number][1] for rank, calls in told.items()}
             last = min(durations, key=lambda rank: durations[rank])
@@ -81,17 +81,17 @@ class CollectiveTimes:
                 self._times[key] = (sums[0] + transfer, sums[1] + seconds - transfer)
 
     def times(self, rank: int, op: str) -> tuple[float | None, float | None]:
-        """Seconds of transfer and of waiting; None where nothing was timed."""
+        """Seconds of transfer and of waiting in this operation; None if nothing was timed."""
         return self._times.get((rank, op), (None, None))
 
     def of_rank(self, rank: int) -> tuple[float, float] | None:
-        """Seconds of transfer and of waiting in all operations; None where nothing was timed."""
+        """Seconds of transfer and of waiting in all operations; None if nothing was timed."""
         found = [sums for (each, _), sums in self._times.items() if each == rank]
         return (sum(transfer for transfer, _ in found), sum(wait for _, wait in found)) if found else None
 
     @property
     def straggler(self) -> str | None:
-        """The rank that others waited for longest, in words."""
+        """The rank for which others waited longest, in words; None if nothing was timed."""
         if not self._waited:
             return None
         rank = max(self._waited, key=lambda each: self._waited[each])

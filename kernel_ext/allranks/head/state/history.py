@@ -1,4 +1,4 @@
-"""The last ten minutes of traffic, kept by the monitor as the ranks tell it."""
+"""The last ten minutes of traffic, which the monitor records from the ranks' reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas
 
 EVERY = 0.5
-"""Seconds between two samples, at least; an idle world tells less often."""
+"""Minimum seconds between two samples; the ranks of an idle world report less often."""
 KEEP = 600.0
 """Seconds kept."""
 
@@ -40,7 +40,7 @@ class History:
         return not self._samples or now - self._samples[-1].at >= EVERY
 
     def add(self, snapshot: Snapshot) -> None:
-        # What is not counted is left out: with MPI that is every pair of ranks.
+        # Links whose bytes are not counted are left out: with MPI, that is every pair of ranks.
         wire = {(view.link.source, view.link.target): view.rate for view in snapshot.links if view.sent is not None}
         effective = {view.rank: view.effective for view in snapshot.ranks}
         self._samples.append(Sample(snapshot.at, snapshot.generation, wire, effective))
@@ -48,11 +48,11 @@ class History:
             self._samples.popleft()
 
     def samples(self) -> list[Sample]:
-        """Oldest first."""
+        """Return the samples, oldest first."""
         return list(self._samples)
 
     def snapshots(self, now: Snapshot) -> list[Snapshot]:
-        """The samples as Snapshots, which pictures draw; what they do not have is as it is `now`."""
+        """Return the samples as Snapshots, which pictures draw; what a sample lacks is taken from `now`."""
         return [
             replace(
                 now,
@@ -65,7 +65,7 @@ class History:
         ]
 
     def frame(self) -> pandas.DataFrame:
-        """Index ``time``; columns (``wire``, "0-1") and (``effective``, "0") in bytes a second, NaN for unknown."""
+        """Return a table by ``time``: (``wire``, "0-1") and (``effective``, "0") in bytes a second, NaN if unknown."""
         pandas = imported_pandas("history()")
         rows: list[dict[tuple[str, str], Any]] = []
         samples = self.samples()

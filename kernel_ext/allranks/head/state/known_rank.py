@@ -14,24 +14,24 @@ from allranks.messages.requests import Saved
 from allranks_backends.views import RankState
 
 SILENT_AFTER = 4.0
-"""Seconds without a word after which a connected rank is called stopped: it reports at least every 2 s."""
+"""A rank counts as stopped after this many seconds without a message: it reports at least every 2 s."""
 
 RETURNS_WITHIN = 20.0
-"""Seconds in which a rank is heard again once its host is reached again: it tries to connect once a second."""
+"""Seconds a rank gets to reconnect once its host is reached again: it tries once a second."""
 
 
 class Away(NamedTuple):
     """A host that cannot be reached."""
 
     since: float
-    """As `time.monotonic` has it."""
+    """The `time.monotonic` at which it was lost."""
     why: str = ""
-    """Why the last login failed, as a clause; empty before the first try."""
+    """Why the last login failed, as a clause; empty before the first attempt."""
 
 
 @dataclass(frozen=True)
 class SavedVariables:
-    """What the earlier process of a rank had: saved to a file, and not loaded yet."""
+    """Variables of a rank's earlier process, saved to a file and not loaded yet."""
 
     path: str
     host: str
@@ -49,48 +49,48 @@ class Rank:
     connected: bool = False
     ready: bool = False
     folder: str = ""
-    """Where it began to work, if its host lacked the folder that it was to work in."""
+    """The folder in which it started, if its host lacked the intended one."""
     report: State = field(default_factory=State)
     received_at: float = 0.0
     host_back_at: float = 0.0
-    """When its host was reached again."""
+    """The `time.monotonic` at which its host was reached again; 0 if never or out of reach."""
     since: float = 0.0
     cell: int | None = None
-    """The cell it runs, or was sent."""
+    """The cell that it runs, or was sent."""
     seen: int = 0
     """`seq` of the last message of that cell."""
     failed: str | None = None
-    """What it raised in the last cell, if that was an error of its own."""
+    """The error that it raised in its last cell, if it was the cell's own."""
     unblocked: bool = False
-    """Its last cell ended since its collective was aborted."""
+    """Whether its last cell ended because its collective was aborted."""
     interrupted: bool = False
-    """Its last cell, which is the world's last, was interrupted: no failure of its own."""
+    """Whether its last cell was interrupted, which is no failure; False once any rank gets another cell."""
     dead: str | None = None
     """Why it is dead."""
     entered: int = 0
     """Number of the last collective it asked for."""
     replaying: bool = False
-    """It is entering collectives it had missed, to unblock others."""
+    """Whether it is entering collectives that it had missed, to unblock others."""
     invalid: tuple[str, ...] = ()
-    """Variables of which an aborted collective was a part, where its cell had been stopped and could not say it."""
+    """Variables that an aborted collective made invalid, if nobody followed the cell when it ended."""
     past: set[int] = field(default_factory=set)
     """Numbers of the cells it has finished."""
     listens: int | None = None
     """The port on which it last listened for the other ranks of a world."""
     leaving: Leaving | None = None
     debugger: AtDebugger | None = None
-    """What its debugger reported last; None when it has none open, nor one that may come back to its prompt."""
+    """The last report of its debugger; None unless that is open or may come back to its prompt."""
     late: list[Item] = field(default_factory=list)
-    """What it printed between cells, not shown yet."""
+    """What it printed between cells and was not shown yet."""
 
     @property
     def in_debugger(self) -> bool:
-        """Whether it stands at a prompt of its debugger."""
+        """Whether its debugger waits at a prompt."""
         return self.debugger is not None and self.debugger.open
 
     @property
     def busy(self) -> bool:
-        """Whether it runs a cell, or something for another rank's."""
+        """Whether it runs a cell, enters collectives to unblock others, or waits in its debugger."""
         return self.cell is not None or self.replaying or self.in_debugger
 
     @property
@@ -105,7 +105,7 @@ class Rank:
 
     @property
     def returning(self) -> bool:
-        """Whether its host is reached again, and the rank has yet to connect."""
+        """Whether its host is reached again and the rank has yet to reconnect."""
         return self.dead is None and self.received_at < self.host_back_at > time.monotonic() - RETURNS_WITHIN
 
     def process_is_stopped(self) -> bool:
@@ -122,7 +122,7 @@ class Rank:
 
     @property
     def state(self) -> RankState:
-        """As it is shown."""
+        """The state as it is shown."""
         if self.dead is not None:
             return "dead"
         if not self.ready:
@@ -132,6 +132,6 @@ class Rank:
         if self.in_debugger:
             return "debugging"
         if self.cell is not None:
-            own = self.report.cell == self.cell or not self.report.running  # a task of an earlier cell is in its way
+            own = self.report.cell == self.cell or not self.report.running  # or a task of an earlier cell is in its way
             return "waiting" if self.report.waiting and own else "running"
         return "unblocked" if self.unblocked else "failed" if self.failed else "idle"

@@ -1,4 +1,4 @@
-"""What ranks told with ``log(...)``: kept whole as far as memory allows, as a table, and for dashboards as it comes."""
+"""Values that ranks logged with ``log(...)``: kept as far as memory allows, as a table, and sent on to dashboards."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_POINTS = 100_000
-"""Points kept of one name on one rank (3 MB); then every second of them goes, so that the whole run is still there."""
+"""Points kept for one name on one rank (3 MB). Beyond it every second one is dropped, so they still span the run."""
 MOST_SERIES = 1_000
-"""Names times ranks that are kept."""
+"""Maximum number of series, one for each name on each rank."""
 RECENT = 20_000
-"""Rows that wait for dashboards."""
+"""Maximum number of recent rows kept for dashboards."""
 DRAWN = 1_000
-"""Points of a series that a dashboard is given which comes later."""
+"""Maximum points of a series that a dashboard gets if it starts later."""
 FOLLOWED = 100
-"""Cells whose values are passed on as they come, of those that nobody has followed to their end."""
+"""Maximum number of cells whose values are passed on, including cells that nobody followed to their end."""
 
 
 class Row(NamedTuple):
-    """One figure."""
+    """One logged value."""
 
     rank: int
     name: str
@@ -65,29 +65,29 @@ class Series:
 
 
 class Logged:
-    """Fed by the monitor, in the lifeline's thread; read from any."""
+    """Fed by the monitor, in the lifeline's thread; read from any thread."""
 
     def __init__(self) -> None:
         self.lost = 0
-        """Calls of ``log`` that came faster than a rank could hand them over, and figures beyond `MOST_SERIES`."""
+        """``log`` calls that came faster than a rank could send them, and values beyond `MOST_SERIES`: how many."""
         self._lock = threading.Lock()
         self._series: dict[tuple[int, str], Series] = {}
         self._recent: deque[Row] = deque(maxlen=RECENT)
         self._count = 0
         self._seen: dict[str, int] = {}
-        """By process: how many of its calls have come."""
+        """By process: how many of its calls have arrived."""
         self._totals: dict[int, float] = {}
-        """By cell: how many steps there will be, where its code says so."""
+        """By cell: how many steps there will be, if its code says so."""
         self._followers: dict[int, Callable[[Row], None]] = {}
         """By cell, the newest last."""
 
     @property
     def count(self) -> int:
-        """Figures that have come."""
+        """Number of values that have arrived."""
         return self._count
 
     def take(self, rank: int, uuid: str, first: int, calls: Sequence[LogCall]) -> None:
-        """The calls of a process from number `first` on."""
+        """Take the calls of a process from number `first` on."""
         seen = self._seen.get(uuid, 0)
         with self._lock:
             self.lost += max(0, first - seen)
@@ -114,11 +114,11 @@ class Logged:
             follower(row)
 
     def total(self, cell: int) -> float | None:
-        """How many steps this cell will log, where its code says so."""
+        """How many steps this cell will log, if its code says so."""
         return self._totals.get(cell)
 
     def follow(self, cell: int, follower: Callable[[Row], None], *, late: bool = False) -> None:
-        """Pass the values of this cell on as they come, under the lock; where it is `late`, first those that came."""
+        """Pass on this cell's values as they come, under the lock; if `late`, first the values that came before."""
         with self._lock:
             for (rank, name), series in self._series.items() if late else ():
                 for number, step, value, at in zip(*series.columns()):
@@ -129,7 +129,7 @@ class Logged:
                 del self._followers[next(iter(self._followers))]
 
     def unfollow(self, cell: int) -> None:
-        """Its ranks are done with it."""
+        """Stop passing on the values of this cell, since its ranks are done with it."""
         with self._lock:
             self._followers.pop(cell, None)
 
@@ -142,9 +142,9 @@ class Logged:
             self.lost = 0
 
     def since(self, seen: int) -> tuple[int, list[Row]]:
-        """What came after the first `seen` rows, and how many there are now.
+        """Return the number of rows so far, and the rows after the first `seen`.
 
-        From 0 on, and where more have come than wait here, it is all there is, thinned to what is drawn.
+        If `seen` is 0, or more rows have come than `RECENT` keeps, it returns all series, each thinned to `DRAWN`.
         """
         with self._lock:
             new = self._count - seen
@@ -166,7 +166,7 @@ class Logged:
         return newest
 
     def frame(self, names: Collection[str] = ()) -> pandas.DataFrame:
-        """One row for each figure; ``attrs["lost"]`` counts calls that did not get here. Raises UsageError."""
+        """Return a table with a row for each value; ``attrs["lost"]`` is the `lost` count. Raises UsageError."""
         pandas = imported_pandas("logged()")
         with self._lock:
             known = {name for _, name in self._series}
@@ -198,6 +198,6 @@ class Logged:
 
 
 def spread(count: int, most: int) -> slice:
-    """Which of `count` points to take: at most `most`, at equal distances, including the last one."""
+    """Return which of `count` points to take: at most `most`, at equal distances, including the last one."""
     every = max(1, -(-count // most))
     return slice((count - 1) % every, count, every)

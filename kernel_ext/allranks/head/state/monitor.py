@@ -1,4 +1,4 @@
-"""What the ranks report, turned into one Snapshot.
+"""Turns what the ranks report into one Snapshot.
 
 Everything that shows the world reads the Snapshot; everything that waits for the ranks waits on this monitor. Nothing
 else polls them.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def unsent(_uuid: str, _request: Request) -> None:
-    """For a monitor without ranks."""
+    """Send nothing, for a monitor without ranks."""
 
 
 class Monitor:
@@ -61,7 +61,7 @@ class Monitor:
     def __init__(
         self, name: str, comms: WidgetComms | None = None, tell: Callable[[str, Request], None] = unsent
     ) -> None:
-        """`tell` sends a request to the process of that uuid."""
+        """`tell` sends a request to the process with a uuid."""
         self.name, self._tell = name, tell
         self.backend = ""
         self.state: WorldState = "starting"
@@ -73,25 +73,25 @@ class Monitor:
         self.breakable = False
         """Whether a blocked collective can be made to raise."""
         self.revocable = False
-        """Whether ranks outside of a broken collective must answer those in it."""
+        """Whether ranks outside a broken collective must answer the ranks in it."""
         self.not_breakable = ""
-        """Why not, where it could have been, as a clause."""
+        """Why blocked collectives cannot be aborted though the backend may allow it, as a clause."""
         self.away: dict[str, Away] = {}
         """Hosts that cannot be reached at the moment."""
         self.shown: dict[str, str] = {}
-        """What tables call a host, by its name."""
+        """The name under which tables show a host, by the host's name."""
         self.joining: Collection[Future[Reply[Joined]]] = ()
-        """What ranks have yet to answer that wait for others in a world that was given up."""
+        """Pending answers of ranks that still wait for others in a world that was given up."""
         self.divided = False
-        """Whether some ranks have joined the world that was last to be formed, and others have not."""
+        """Whether some ranks joined in the last attempt to form a world, and others did not."""
         self.left_pending: dict[int, tuple[str, ...]] = {}
-        """By rank, names that wait for collectives of the world before this one, and are invalid."""
+        """By rank, names of variables that are invalid, since they wait for collectives of the previous world."""
         self.owed: dict[int, SavedVariables | None] = {}
-        """Ranks that a change of the world has started and that still lack variables: those saved for them, or None
-        where they are to be copied from another rank."""
+        """Ranks that a change of the world has started and that still lack variables: the variables saved for them, or
+        None for a new rank, which may get copies of another rank's."""
         self.ranks: list[Rank] = []
         self.links: Sequence[Link] = ()
-        """Every way the backend sends."""
+        """Every link on which the backend sends."""
         self.peak: float | None = None
         """Highest bus bandwidth that `bench` measured, in bytes a second."""
         self.history = History()
@@ -100,7 +100,7 @@ class Monitor:
         self.times = CollectiveTimes()
         self.changed = threading.Condition()
         self.interrupted: set[tuple[int, int | None]] = set()
-        """Ranks, and the numbers of their cells that were stopped."""
+        """Interrupted cells: pairs of a rank and the number of its cell."""
         self.changing = False
         """Whether the world is being changed."""
         self.unblocks_until = 0.0
@@ -109,7 +109,7 @@ class Monitor:
         self._listeners: dict[int, CellUpdates] = {}
 
     def put(self, rank: Rank) -> None:
-        """Know a new process: the next rank, or one in place of another that had its number."""
+        """Add a new process: the next rank, or a replacement of the rank with its number."""
         with self.changed:
             for before in self.ranks[rank.rank : rank.rank + 1]:
                 self._forget(before)
@@ -128,7 +128,7 @@ class Monitor:
         self.comms.gone(rank.uuid)
 
     def adopted(self) -> dict[int, tuple[list[int], CellUpdates]]:
-        """The cells of the notebook before: their ranks, and their events from the first one kept."""
+        """Return the cells of the previous notebook: their ranks, and their events from the first one kept."""
         with self.changed:
             self.adopting = False
             return {
@@ -137,7 +137,7 @@ class Monitor:
             }
 
     def listen(self, cell: int, ranks: Sequence[int]) -> CellUpdates:
-        """Events of one cell. The ranks are busy from now on, until they are done with it or dead."""
+        """Return the events of one cell. Its ranks are busy from now on, until they are done with it or dead."""
         updates: CellUpdates = queue.SimpleQueue()
         with self.changed:
             self._listeners[cell] = updates
@@ -155,16 +155,16 @@ class Monitor:
             self._listeners.pop(cell, None)
 
     def wait(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `condition` holds; it is looked at whenever something was received."""
+        """Wait until `condition` holds, and return whether it does; it is checked whenever something was received."""
         with self.changed:
             return self.changed.wait_for(condition, timeout)
 
     def receive(self, uuid: str, event: Event, buffers: Sequence[Buffer]) -> None:
-        """A message of a rank's agent, in the lifeline's thread. Raises NotUnderstood."""
+        """Handle a message of a rank's agent, in the lifeline's thread. Raises NotUnderstood."""
         with self.changed:
             rank = self._by_uuid.get(uuid)
             if rank is None:
-                if isinstance(event, Hello):  # it was replaced while its host was out of reach
+                if isinstance(event, Hello):  # the rank was replaced while its host was out of reach
                     self._tell(uuid, Exit())
                 return
             rank.received_at = time.monotonic()
@@ -195,7 +195,7 @@ class Monitor:
             case Output() | Done():
                 if self._is_new(rank, event):
                     self._take_new(rank, event, buffers)
-                elif isinstance(event, Done) and event.cell in rank.past:  # the rank does not know that it arrived
+                elif isinstance(event, Done) and event.cell in rank.past:  # the rank missed the acknowledgement
                     self._tell(rank.uuid, Acknowledge(event.cell))
             case CellEvent():
                 if isinstance(event, Began):
@@ -209,7 +209,7 @@ class Monitor:
         rank.connected, rank.pid = True, hello.pid
         rank.ready = rank.ready or hello.ready
         if self.adopting and hello.open:
-            # A cell of the notebook before: the rank now sends all that is kept of it.
+            # A cell of the previous notebook: the rank now sends all that it has kept of it.
             rank.cell = hello.cell
             self._listeners.setdefault(hello.cell, queue.SimpleQueue())
         self.last_cell = max(self.last_cell, hello.cell)
@@ -259,7 +259,7 @@ class Monitor:
             self._listeners[cell].put(CellUpdate(rank.rank, event, buffers, items))
 
     def disconnected(self, uuid: str) -> None:
-        """The rank's connection closed; whether it is dead is for its parent or its host to say."""
+        """Note that the rank's connection closed; its parent or its host reports whether it is dead."""
         with self.changed:
             rank = self._by_uuid.get(uuid)
             if rank is not None:
@@ -267,9 +267,9 @@ class Monitor:
                 self.changed.notify_all()
 
     def host_away(self, name: str, *, away: bool, why: str = "") -> None:
-        """A host cannot be reached now (`why`, after a try), or can be again; its ranks go on."""
+        """Note that a host is out of reach (`why`, after a failed attempt), or is reached again; its ranks go on."""
         with self.changed:
-            if why and name not in self.away:  # it is back since that try
+            if why and name not in self.away:  # it came back after that attempt
                 return
             if away:
                 self.away[name] = Away(self.away[name].since if name in self.away else time.monotonic(), why)
@@ -280,7 +280,7 @@ class Monitor:
             self.changed.notify_all()
 
     def died(self, number: int, cause: str) -> None:
-        """The rank's process has ended."""
+        """Note that the rank's process has ended, for `cause`."""
         with self.changed:
             rank = self.ranks[number]
             if rank.dead is not None or self.state == "down":
@@ -301,7 +301,7 @@ class Monitor:
             self.changed.notify_all()
 
     def explain(self, before: str, cause: str) -> None:
-        """What is known `before` of the deaths of some ranks was not the cause: this was."""
+        """Replace the assumed cause `before` of ranks' deaths by the real `cause`."""
         with self.changed:
             for rank in self.ranks:
                 if rank.dead is not None and rank.dead.startswith(before):
@@ -309,12 +309,12 @@ class Monitor:
             self.changed.notify_all()
 
     def begins_replay(self, rank: Rank) -> None:
-        """An idle rank is to enter collectives that it missed: it is busy from now on."""
+        """Note that an idle rank enters collectives that it missed: it is busy from now on."""
         with self.changed:
             rank.replaying = True
 
     def ends_replay(self, rank: Rank, entered: int | None) -> None:
-        """It is through with them, and has `entered` so many collectives, or did not answer; tells who waits for it."""
+        """Note that the rank has finished; `entered` is its number of collectives so far, None if it did not answer."""
         with self.changed:
             rank.replaying = False
             if entered is not None:
@@ -322,17 +322,17 @@ class Monitor:
             self.changed.notify_all()
 
     def is_stopped(self, uuid: str) -> bool:
-        """Whether a rank is known to be stopped, so that it answers nothing now."""
+        """Whether a rank's process is known to be stopped, so that it cannot answer now."""
         rank = self._by_uuid.get(uuid)
         return rank is not None and rank.process_is_stopped()
 
     def busy(self, ranks: Sequence[int]) -> list[Rank]:
-        """Those of `ranks` that still run a cell. An interrupted restart leaves none."""
+        """Return which of `ranks` are busy. Numbers without a rank, as after an interrupted restart, are ignored."""
         wanted = set(ranks)
         return [rank for rank in self.ranks if rank.rank in wanted and rank.busy]
 
     def unblocks_for(self) -> float | None:
-        """Seconds for which ranks left over from a stopped cell are still being unblocked; None where they are not."""
+        """Seconds for which ranks left over from a stopped cell are still being unblocked; None if they are not."""
         left = self.unblocks_until - time.monotonic()
         return left if left > 0 and self.state == "whole" else None
 
@@ -340,17 +340,17 @@ class Monitor:
         return [rank for rank in self.ranks if rank.dead is None]
 
     def shown_as(self, host: str) -> str:
-        """What status calls this host."""
+        """Return the name under which status shows this host."""
         return self.shown.get(host, host)
 
     def label(self, ranks: Sequence[int]) -> str:
-        """``rank 2``, with the hosts of these ranks where the world has several."""
+        """``rank 2``, with the hosts of these ranks if the world has several."""
         hosts = dict.fromkeys(self.shown_as(self.ranks[rank].host) for rank in ranks)
         several = len({rank.host for rank in self.ranks}) > 1
         return f"{rank_label(list(ranks))} on {', '.join(hosts)}" if several else rank_label(list(ranks))
 
     def awaited(self) -> list[Rank]:
-        """Those that are not connected, though their host can be reached."""
+        """Return living ranks that are not connected, though their host can be reached."""
         return [rank for rank in self.alive() if not rank.connected and rank.host not in self.away]
 
     def snapshot(self) -> Snapshot:

@@ -1,4 +1,4 @@
-"""The views that a Snapshot is made of, from what is known of the ranks, without asking them."""
+"""Makes the views of a Snapshot from what is known of the ranks, without asking them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def snapshot_of(monitor: Monitor) -> Snapshot:
-    """Everything there is to show, now; the monitor's lock is held."""
+    """Return everything there is to show now; the caller holds the monitor's lock."""
     ranks, shown_as = monitor.ranks, monitor.shown_as
     return Snapshot(
         monitor.name,
@@ -40,16 +40,16 @@ def snapshot_of(monitor: Monitor) -> Snapshot:
 
 
 def state_of(monitor: Monitor) -> WorldState:
-    """The state of the world: ``incomplete`` if all that is wrong is that a change of it has not finished."""
+    """Return the state of the world: ``incomplete`` if nothing is wrong but that a change of it has not finished."""
     dead = {rank.rank for rank in monitor.ranks if rank.dead}
     owes = monitor.owed and monitor.owed.keys() >= dead and not monitor.changing
     return "incomplete" if owes and monitor.state in ("whole", "broken") else monitor.state
 
 
 def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None = None) -> RankView:
-    """One rank, on a host that is shown as `host`; `times` has how long its collectives took, where cells were timed.
+    """Return the view of one rank. `host` is the name under which its host is shown; `away` is set if that is away.
 
-    `away` is that host, where it cannot be reached.
+    `times` has the durations of its collectives in timed cells.
     """
     report = rank.report
     memory = report.memory
@@ -81,14 +81,14 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
         stalled=report.stalled,
         compiler=compiler.program if compiler else None,
         away=None if away is None or rank.dead is not None else int(time.monotonic() - away.since),
-        compiling=compiler.seconds // 5 * 5 if compiler else None,  # ranks that do the same are one line
+        compiling=compiler.seconds // 5 * 5 if compiler else None,  # so that ranks can share a line of text
         tasks=report.tasks and rank.dead is None,
         in_task=report.in_task and rank.state == "waiting",
     )
 
 
 def host_views(ranks: Sequence[Rank], shown_as: Callable[[str], str]) -> tuple[HostView, ...]:
-    """Each host, as its living ranks last described the machine; `shown_as` gives its name in tables."""
+    """Return each host, as its living ranks last described the machine; `shown_as` gives its name in tables."""
     machines: dict[str, Machine] = {}
     for rank in ranks:
         machines.setdefault(rank.host, Machine())
@@ -98,7 +98,7 @@ def host_views(ranks: Sequence[Rank], shown_as: Callable[[str], str]) -> tuple[H
 
 
 def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
-    """What the sending rank last read of its sockets; a link of which nothing can be read stays unknown."""
+    """Return what the sending rank last read from its sockets; a link without readings stays unknown."""
     rank = ranks[link.source] if link.source < len(ranks) else None
     readings = rank.report.links if rank is not None and rank.dead is None else ()
     read = next((each for each in readings if each.peer == link.target), None)
@@ -109,7 +109,7 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
 
 
 def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
-    """What a user should know of the world in this state, in sentences."""
+    """Return what a user should know about the world in this state, in sentences."""
     ranks, not_breakable = monitor.ranks, monitor.not_breakable
     world = "The world is being changed." if monitor.changing else trouble(monitor, state)
     said = [world] if world else []
@@ -143,7 +143,7 @@ def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
 
 
 def trouble(monitor: Monitor, state: WorldState) -> str:
-    """What is wrong with the world in this state and what fixes it; empty where nothing is."""
+    """Say what is wrong with the world in this state and what fixes it; empty if nothing is wrong."""
     match state:
         case "incomplete":
             return f"The world is incomplete: {unfinished(dict(monitor.owed))}"
@@ -156,7 +156,7 @@ def trouble(monitor: Monitor, state: WorldState) -> str:
 
 
 def unfinished(owed: Mapping[int, object]) -> str:
-    """What a change of the world did not finish, and how it is finished."""
+    """Say what a change of the world did not finish, and how to complete it."""
     empty = sorted(number for number, each in owed.items() if each is None)
     copies = f" With --from R, {rank_label(empty)} also {'gets' if len(empty) == 1 else 'get'} the variables of rank R."
     return (
@@ -166,14 +166,14 @@ def unfinished(owed: Mapping[int, object]) -> str:
 
 
 def also_lacking(monitor: Monitor) -> str:
-    """The sentence, with a space before it, about living ranks of a broken world that lack variables."""
+    """Return the sentence, after a space, about living ranks of a broken world that lack variables."""
     living = {rank.rank for rank in monitor.alive()}
     owed = {number: each for number, each in dict(monitor.owed).items() if number in living}
     return f" The last change of the world did not finish: {_lacking(owed)}." if owed else ""
 
 
 def _lacking(owed: Mapping[int, object]) -> str:
-    """Which ranks lack what."""
+    """Say which ranks lack variables, saved or not."""
     saved = sorted(number for number, each in owed.items() if each is not None)
     empty = sorted(number for number, each in owed.items() if each is None)
     parts = [
@@ -184,6 +184,6 @@ def _lacking(owed: Mapping[int, object]) -> str:
 
 
 def collective(entry: LedgerEntry) -> Collective:
-    """The collective that a rank's ledger describes."""
+    """Return the collective that a ledger entry describes."""
     of = entry.op, entry.shape, entry.dtype, entry.nbytes
     return Collective(entry.number, *of, entry.line, entry.shared, entry.peer)

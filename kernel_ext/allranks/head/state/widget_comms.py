@@ -1,4 +1,4 @@
-"""What the monitor needs of whoever shows the widgets of ranks: a notebook's kernel, if any."""
+"""What the monitor needs from the code that shows the ranks' widgets, if this is a notebook's kernel."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class WidgetComms(Protocol):
     """Implemented by `notebook.comms.ProxiedComms`."""
 
     tell: Tell
-    """Sends a message to a process, by uuid; set by `head.world.ranks`."""
+    """Sends a message to the process with a uuid; set by `head.world.ranks`."""
     wanted: bool
     """Whether a page has sent a cell."""
 
     def shows(self, model: str) -> bool:
-        """Whether the page has the model of this id."""
+        """Whether the page has the model with this id."""
 
     def take(self, uuid: str, event: CommMessages, buffers: Sequence[Buffer], ranks: int) -> None:
-        """What the widgets of a process said."""
+        """Handle messages of a process's widgets; `ranks` is the number of living ranks."""
 
     def told(self, uuid: str) -> int:
-        """How many messages of the page a process was sent."""
+        """Return how many messages of the page were sent to a process."""
 
     def gone(self, uuid: str) -> None:
-        """A process has ended."""
+        """Note that a process has ended."""
 
     def close(self) -> None:
-        """All have ended."""
+        """Note that all processes have ended."""
 
 
 class NoComms:

@@ -1,4 +1,4 @@
-"""The world: its ranks' processes, forming it, healing it, and what another notebook needs to take it over.
+"""The world: its ranks' processes, how it is formed and healed, and what another notebook needs to take it over.
 
 Runs in: where the head runs.
 Called by: ``cluster``.

@@ -1,4 +1,4 @@
-"""Taking over a cluster whose notebook is gone, from the file that it left."""
+"""Takes over a cluster whose notebook is gone, from the file that the notebook left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONNECTED_WITHIN = 10.0
 
 
 def attach(name: str, comms: WidgetComms) -> Ranks:
-    """The ranks of the detached cluster of that name. Raises NoCluster if there is none, or it cannot be attached."""
+    """Take over the detached cluster called `name`. Raises NoCluster if there is none, or it cannot be attached."""
     kept = read_detached(name)
     if kept is None:
         others = ", ".join(left_behind())
@@ -45,13 +45,13 @@ def attach(name: str, comms: WidgetComms) -> Ranks:
 
 
 def _await(ranks: Ranks, kept: Detached) -> None:
-    """Reach the hosts, and wait until the ranks that run there have connected; the others are dead."""
+    """Reconnect to the hosts, wait for their ranks to connect, and mark ranks that have ended as dead."""
     monitor = ranks.monitor
     ranks.reached.log_in_again(ranks.hosts, kept.saved_hosts, CONNECTED_WITHIN)
     monitor.wait(lambda: not monitor.awaited(), CONNECTED_WITHIN)
     monitor.state = "whole" if kept.whole and len(monitor.alive()) == len(monitor.ranks) else "broken"
     for rank in monitor.awaited():
-        # One without a process id was to be started by the notebook before, which ended first.
+        # A rank without a pid was to be started by the previous notebook, which ended first.
         if not rank.pid or not ranks.reached.end_at(rank.host).runs(rank.pid):
             ranks.process_events.died(rank.rank, "ended while no notebook was attached")
     for rank in monitor.alive():

@@ -1,4 +1,4 @@
-"""What `heal`, `resize` and `rewire` did: how the world is now, and what became of each rank's variables."""
+"""The result of `heal`, `resize` and `rewire`: the world now, and what happened to each rank's variables."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ UNLOADABLE = "cannot be loaded in a new process"
 
 @dataclass(frozen=True)
 class RankVariables:
-    """What became of the variables of one rank."""
+    """What happened to the variables of one rank."""
 
     how: Literal["kept", "restored", "copied", "empty", "lost"]
-    """``kept`` in the same process, ``restored`` in a new one, ``copied`` from the rank `source`, none since the rank
-    is new (``empty``), or ``lost`` though they were saved."""
+    """``kept`` in the same process, ``restored`` in a new one, ``copied`` from the rank `source`, ``empty`` in a new
+    rank that got none, or ``lost`` although they were saved."""
     source: int | None = None
     error: str | None = None
-    """Why there are none, where there were to be some."""
+    """Why the rank has no variables, if it was meant to get some."""
     left: tuple[str, ...] = ()
     """Names that cannot be pickled."""
     unloadable: Mapping[str, str] = field(default_factory=dict)
-    """Names that another process failed to load before anything was ended, and why."""
+    """Names that a trial process failed to load before any rank was ended, and why."""
     half_computed: tuple[str, ...] = ()
     """Names that a blocked cell had set."""
     not_loaded: Mapping[str, str] = field(default_factory=dict)
     """Names that were saved and could not be loaded, and why."""
     invalid: tuple[str, ...] = ()
-    """Names that are there and may be invalid, since a collective was aborted or cannot run any more."""
+    """Names that the rank has but that may be invalid, since a collective was aborted or cannot run any more."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names that the rank had, or its `source`, and that it has no more."""
+        """Names that the rank, or its `source`, had and that the rank now lacks."""
         return (*self.left, *self.unloadable, *self.half_computed, *self.not_loaded)
 
     @property
     def failed(self) -> bool:
-        """Whether it lacks what was saved for it."""
+        """Whether the rank lacks variables that it was meant to get."""
         return self.error is not None or bool(self.not_loaded)
 
     def __str__(self) -> str:
@@ -80,15 +80,15 @@ class RankVariables:
 
 @dataclass(frozen=True)
 class SavedFiles:
-    """Variables that are not in the ranks' new processes, in a file for each of these ranks on their host."""
+    """Files, one for each of these ranks on their host, with variables that the ranks' new processes lack."""
 
     ranks: tuple[int, ...]
     host: str
     paths: tuple[str, ...]
-    """In the order of `ranks`, after which the files are named."""
+    """In the order of `ranks`; each file is named after its rank."""
 
     def __str__(self) -> str:
-        """How to load them."""
+        """Say how to load the files."""
         on = "" if self.host == "localhost" else f" ({self.host})"
         path = PurePath(self.paths[0])
         ending = path.name.removeprefix(str(self.ranks[0]))
@@ -98,42 +98,42 @@ class SavedFiles:
 
 @dataclass(frozen=True, repr=False)
 class WorldChange:
-    """What `heal`, `resize` or `rewire` did. As text it is what the magics print."""
+    """What `heal`, `resize` or `rewire` did. Its text is what the magics print."""
 
     verb: Literal["heal", "resize", "rewire"]
     size: int
     """Number of ranks now."""
     backend: str
-    """Which collective runtime they are on now."""
+    """The collective runtime that the ranks use now."""
     generation: int
     """Number of the world, counted from the cluster's start."""
     changed: bool = True
-    """False where there was nothing to do."""
+    """False if there was nothing to do."""
     ranks: Mapping[int, RankVariables] = field(default_factory=dict)
-    """What became of each rank's variables; empty where nothing was changed."""
+    """What happened to each rank's variables; empty if nothing was changed."""
     files: tuple[SavedFiles, ...] = ()
-    """Where variables are that could not be loaded."""
+    """Files with the variables that could not be loaded."""
     busy: tuple[int, ...] = ()
-    """Ranks that still run a cell, where there was nothing to heal."""
+    """Ranks that still run a cell, if there was nothing to heal."""
     away: tuple[str, ...] = ()
-    """Hosts that are out of reach, where there was nothing to heal: whether their ranks are alive is not known."""
+    """Hosts that are out of reach, if there was nothing to heal: whether their ranks are alive is not known."""
     stopped_cells: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Cells that were running and had to be stopped, as the notebook counts them, and on which ranks."""
+    """Running cells that had to be stopped, by their number in the notebook, and the ranks that ran them."""
     unused_source: int | None = None
-    """The rank whose variables no new rank was there to get."""
+    """The rank whose variables were to be copied, if there was no new rank to get them."""
 
     @property
     def missing(self) -> dict[int, tuple[str, ...]]:
-        """Names that are no longer there, for each rank that lacks some."""
+        """Names of lost variables, for each rank that lost some."""
         return {number: rank.missing for number, rank in self.ranks.items() if rank.missing}
 
     @property
     def failed(self) -> bool:
-        """Whether ranks lack what was saved for them."""
+        """Whether ranks lack variables that they were meant to get."""
         return any(rank.failed for rank in self.ranks.values())
 
     def check(self) -> WorldChange:
-        """Return it, or raise NotLoaded with it where ranks lack what was saved for them."""
+        """Return this change; if it `failed`, raise NotLoaded, which holds it."""
         if self.failed:
             raise NotLoaded(str(self), self)
         return self
@@ -177,7 +177,7 @@ class WorldChange:
 
 
 def pending_text(names: Mapping[int, Sequence[str]], size: int) -> str:
-    """What became of the names that waited, by rank, for collectives of a world that was left."""
+    """Say that these variables, by rank, are invalid: they waited for collectives of a world that was left."""
     lines = [
         _left(each) + (f" ({rank_label(members)})" if len(members) < size else "")
         for each, members in alike({rank: tuple(found) for rank, found in names.items()}).items()

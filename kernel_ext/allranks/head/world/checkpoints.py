@@ -1,7 +1,7 @@
 """Checkpoints: variables in files on the ranks' hosts while processes are replaced, and a report of what was lost.
 
-Nothing is ended before each rank has saved its variables and another process on its host has shown that they load. A
-file is removed only by the rank that has loaded all of it: `down` leaves it where it is.
+No process is ended before each rank has saved its variables and a trial process on its host has loaded them. Only the
+rank that has loaded all of a file removes it: `down` does not.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .change import RankVariables, SavedFiles
 from .ranks import Ranks
 
 Say = Callable[[str], None]
-"""Takes a line of text before anything is ended."""
+"""Shows a line of text to the user while the world is changed."""
 
 A = TypeVar("A", bound=requests.Answer)
 Answers: TypeAlias = Mapping[int, Future[Reply[A]]]
-"""By rank, as `Ranks.ask` gives them."""
+"""Futures of answers by rank, as `Ranks.ask` returns them."""
 WITHIN = 600.0
 """Seconds a rank gets to save its variables, or to load them."""
 CAUSE_WITHIN = 3.0
-"""Seconds in which the cause of a rank's death becomes known."""
+"""Seconds to wait until the cause of a rank's death is known."""
 ASIDE = "-left"
-"""Added to the name of a file, for what could be saved and not be loaded."""
+"""Suffix of the file with variables that could be saved but not loaded."""
 
 
 def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVariables]:
-    """Save the variables of these ranks to files, and `say` what these lack.
+    """Save the variables of these ranks to files, and `say` which variables the files lack.
 
-    Raises CannotStart where a rank could not.
+    Raises CannotStart if a rank cannot save.
     """
-    # Beside the cluster's folders, which `down` removes, and never where an earlier file may still be.
+    # Next to the cluster's folders, since `down` removes those, and under a name that no earlier file can have.
     directories = {number: PurePath(ranks.processes.end_of_rank(number).directory) for number in numbers}
     unique = secrets.token_hex(3)
     paths = {
@@ -57,7 +57,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
             ranks.lifeline.ask(ranks.monitor.ranks[number].uuid, Drop(each))
 
     for number, path in paths.items():
-        # The main thread of a rank that is blocked indefinitely saves nothing; another thread can.
+        # The main thread of a blocked rank cannot save; another thread can.
         request = Rescue if ranks.monitor.busy([number]) else Save
         answers |= ranks.ask([number], request(path, path + ASIDE))
     given, failed = dict[int, SavedVariables](), dict[int, str]()
@@ -68,7 +68,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
             failed[number] = str(error)
         except KeyboardInterrupt:
             for each, asked in answers.items():
-                asked.add_done_callback(partial(drop, each))  # only then is there a file
+                asked.add_done_callback(partial(drop, each))  # there is no file before
             raise
         else:
             given[number] = SavedVariables(paths[number], ranks.monitor.ranks[number].host, saved)
@@ -87,7 +87,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
 
 
 def load(ranks: Ranks, numbers: Iterable[int]) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
-    """Have these ranks load what is saved for them: what became of it, and the files of what is not loaded."""
+    """Have these ranks load what is saved for them; return what became of it, and files with what was not loaded."""
     saved_for = saved_files(ranks.owed)
     files = {number: saved_for[number] for number in numbers if number in saved_for}
     answers = dict[int, Future[Reply[Loaded]]]()
@@ -99,26 +99,26 @@ def load(ranks: Ranks, numbers: Iterable[int]) -> tuple[dict[int, RankVariables]
             became[number] = _restored(each.saved, _answered(ranks, number, answers).answer)
         except CannotAnswer as error:
             became[number] = RankVariables("lost", error=str(error))
-        del ranks.owed[number]  # also where the rank died of it, as it would again: its file is named
+        del ranks.owed[number]  # also if the rank died while loading, as it would again: the result names its file
     left = {number: files[number] for number, rank in became.items() if rank.failed}
     return became, (*_files(left), *_files(files, aside=True))
 
 
 def saved_files(owed: Mapping[int, SavedVariables | None]) -> dict[int, SavedVariables]:
-    """What is saved for ranks and not loaded yet."""
+    """Return the saved variables that ranks have not loaded yet, by rank."""
     return {number: saved for number, saved in owed.items() if saved is not None}
 
 
 def where(files: Mapping[int, SavedVariables]) -> str:
-    """How to get at all of it, after the processes were ended and no new ones came."""
+    """Say how to load all saved files, after processes were ended and new ones could not be started."""
     listed = [*_files(files), *_files(files, aside=True)]
     return " ".join(["The ranks' variables are saved.", *map(str, listed)]) if listed else ""
 
 
 def _files(files: Mapping[int, SavedVariables], *, aside: bool = False) -> list[SavedFiles]:
-    """These files, which are named after their ranks: those of one folder together.
+    """Group these files, which are named after their ranks, by folder.
 
-    `aside`: those of what could be saved and not be loaded.
+    `aside`: instead, the files with variables that could be saved but not loaded.
     """
     paths = {
         number: each.path + (ASIDE if aside else "") for number, each in files.items() if not aside or each.saved.failed
@@ -131,8 +131,8 @@ def _files(files: Mapping[int, SavedVariables], *, aside: bool = False) -> list[
 
 
 def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVariables]:
-    """Give `targets` the variables of `source`; those that did not get them still await them."""
-    # Through a file on their host, or, where they do not share one, through the notebook.
+    """Copy the variables of `source` to `targets`; targets that did not get them stay in `Ranks.owed`."""
+    # Through a file on their host, or through the notebook if they do not share a host.
     file: str | None = None
     if all(ranks.hosts[target] == ranks.hosts[source] for target in targets):
         file = str(ranks.processes.end_of_rank(source).directory / "copy")
@@ -166,15 +166,15 @@ def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVar
 
 
 class CannotAnswer(Exception):
-    """Why a rank did not do what it was asked."""
+    """A rank did not do what it was asked; the message says why."""
 
 
 def _answered(
     ranks: Ranks, number: int, answers: Answers[A], again: Callable[[], Answers[A]] | None = None
 ) -> Reply[A]:
-    """What a rank answered; asked `again` where it has lost its connection and connects once more.
+    """Return a rank's answer; ask `again` if the rank lost its connection and reconnects.
 
-    Raises CannotAnswer, also where it was not asked, as a dead one is not.
+    Raises CannotAnswer, also if the rank was not asked because it was dead.
     """
     rank = ranks.monitor.ranks[number]
     try:
@@ -194,7 +194,7 @@ def _answered(
 
 
 def _restored(saved: Saved, loaded: Loaded | None = None) -> RankVariables:
-    """What there is of a rank's variables that were `saved`, and, so far, `loaded` in a new process."""
+    """Report on a rank's variables that were `saved` and, if given, `loaded` in a new process."""
     return RankVariables(
         "restored",
         left=tuple(saved.left),

@@ -1,4 +1,4 @@
-"""Clusters that outlive their notebook: what another one must know to take them over."""
+"""Clusters that outlive their notebook: what another notebook must know to take them over."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Detached:
     ranks: list[tuple[str, int]]
     """uuid and pid of each rank."""
     hosts: list[dict[str, Any]]
-    """Where each rank runs: the fields of `Host`."""
+    """The host of each rank: the fields of `Host`."""
     logins: dict[str, dict[str, Any]]
-    """How the other hosts are reached again, by name: the fields of `SavedHost`."""
+    """How to log in to the other hosts again, by name: the fields of `SavedHost`."""
     notebook: tuple[int, float]
-    """Process id of the notebook, and when that process was created, as `time.time` has it."""
+    """Process id of the notebook, and the Unix time at which the process was created."""
     host_process: tuple[int, float]
-    """The same of the host process that holds the controller."""
+    """The same for the host process that holds the controller."""
     breakable: bool = False
     """Whether collectives of the world can be aborted."""
     not_breakable: str = ""
-    """Why not, where they could have been."""
+    """Why they cannot be aborted, though the backend may allow it; otherwise empty."""
     whole: bool = True
     """False while a change of the world is under way: some of the ranks may have left it."""
     owed: list[tuple[int, Any]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Detached:
         monitor: Monitor,
         owed: Mapping[int, SavedVariables | None],
     ) -> Detached:
-        """The cluster as it is now; in the middle of a change of its size, the ranks that are in both worlds."""
+        """Return the cluster as it is now; in the middle of a resize, only the ranks that are in both worlds."""
         host, both = reached.here, min(len(monitor.ranks), plan.size)
         return cls(
             settings=settings.stored(),
@@ -92,7 +92,7 @@ class Detached:
         )
 
     def expect(self, monitor: Monitor, connections: int) -> WorldPlan:
-        """The ranks are to connect; returns the plan of their world."""
+        """Have `monitor` expect the ranks to connect; return the plan of their world."""
         hosts = [Host(**{name: _tuples(value) for name, value in each.items()}) for each in self.hosts]
         before = [[each.name for each in hosts[:number]] for number in range(len(hosts))]
         placements = tuple(
@@ -109,17 +109,17 @@ class Detached:
         return plan
 
     def still_owed(self) -> dict[int, SavedVariables | None]:
-        """`Ranks.owed`, as the notebook before left it."""
+        """Return `Ranks.owed` as the previous notebook left it."""
         return {number: saved and msgspec.convert(saved, SavedVariables) for number, saved in self.owed}
 
     @property
     def cluster(self) -> str:
-        """What its hosts call it."""
+        """The id of the cluster on its hosts."""
         return cluster_id(str(self.settings.get("token")))
 
     @property
     def exists(self) -> bool:
-        """Whether its host process here still runs, which outlives those on other hosts."""
+        """Whether its host process on this machine still runs; it outlives the host processes on other hosts."""
         return still_runs(*self.host_process)
 
     @property
@@ -128,7 +128,7 @@ class Detached:
         return still_runs(*self.notebook)
 
     def is_like(self, settings: Settings, hosts: Sequence[Host], backend: str) -> bool:
-        """Whether it is what was asked for with these settings, hosts and backend."""
+        """Whether the cluster is what these settings, hosts and backend ask for."""
         if [(host["name"], host.get("python"), host.get("cwd")) for host in self.hosts] != [
             (host.name, host.python, host.cwd) for host in hosts
         ]:
@@ -138,7 +138,7 @@ class Detached:
         return False
 
     def asked_for(self) -> Settings:
-        """The settings. Raises NoCluster for those of another version of allranks."""
+        """Return the cluster's settings. Raises NoCluster if another version of allranks wrote them."""
         try:
             return Settings.read(self.settings)
         except (TypeError, KeyError, ValueError):
@@ -151,7 +151,7 @@ class Detached:
 
     @property
     def saved_hosts(self) -> dict[str, SavedHost]:
-        """How the other hosts are reached again, by name."""
+        """How to log in to the other hosts again, by name."""
         return {name: SavedHost(**fields) for name, fields in self.logins.items()}
 
     def write(self) -> None:
@@ -161,7 +161,7 @@ class Detached:
 
 
 def cluster_id(token: str) -> str:
-    """What the hosts of the cluster with this token call it: the same for each of its notebooks, and no secret."""
+    """Return the id, on its hosts, of the cluster with this token: equal for all its notebooks, and not secret."""
     return hashlib.sha256(token.encode()).hexdigest()[:12]
 
 
@@ -171,18 +171,18 @@ def _tuples(value: Any) -> Any:
 
 
 def detached_file(name: str) -> Path:
-    """Where the cluster called `name` says how to attach."""
+    """Return the path of the file that describes how to attach to the cluster called `name`."""
     return Path(jupyter_runtime_dir()) / "allranks" / f"{name}.json"
 
 
 def read_detached(name: str) -> Detached | None:
-    """The detached cluster of that name, if there is one. Raises NoCluster where its file is damaged."""
+    """Return the detached cluster called `name`; None if there is none. Raises NoCluster if its file is unreadable."""
     try:
         content = json.loads(detached_file(name).read_text())
         ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
         pairs = {field: tuple(content[field]) for field in ("keys", "notebook", "host_process")}
         kept = Detached(**{**content, **pairs}, ranks=ranks)
-        _ = kept.saved_hosts  # which another version may describe by other fields
+        _ = kept.saved_hosts  # raises TypeError if another version wrote other fields
         return kept
     except FileNotFoundError:
         return None
@@ -194,12 +194,12 @@ def read_detached(name: str) -> Detached | None:
 
 
 def detached_names() -> list[str]:
-    """Names of all clusters that outlive their notebook, or would."""
+    """Names of all clusters that can outlive their notebook, whether or not it has ended."""
     return sorted(path.stem for path in detached_file("x").parent.glob("*.json"))
 
 
 def readable(name: str) -> Detached | None:
-    """As `read_detached`, but None also if the file is damaged."""
+    """Same as `read_detached`, but returns None if the file is unreadable."""
     with suppress(NoCluster):
         return read_detached(name)
     return None
@@ -216,7 +216,7 @@ def left_behind() -> dict[str, Detached]:
 
 
 def only_left_behind() -> str:
-    """The name of the one that runs without a notebook; ``main`` if there is none. Raises UsageError for several."""
+    """Return the name of the only cluster without a notebook, or ``main`` if none. Raises UsageError for several."""
     names = list(left_behind())
     if len(names) > 1:
         raise UsageError(f"{len(names)} clusters run without a notebook: {', '.join(names)}. Name one of them.")
@@ -224,7 +224,7 @@ def only_left_behind() -> str:
 
 
 def free_name(name: str) -> str:
-    """`name`, or what begins with it and no cluster that still runs is attached by."""
+    """Return `name`, or the first free of ``NAME-2``, ... if a running cluster or an unreadable file has that name."""
     for tried in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
         with suppress(NoCluster):
             kept = read_detached(tried)

@@ -23,34 +23,34 @@ Answers: TypeAlias = "dict[int, Future[Reply[Joined]]]"
 FORM_WITHIN = 30.0
 """Seconds a rank waits for its neighbours."""
 MPI_WITHIN = 60.0
-"""Seconds more for MPI, in which it starts, a compiler runs, and ranks start processes themselves."""
+"""Extra seconds for MPI: `mpirun` starts, the C source is compiled, and ranks spawn processes."""
 LISTEN_WITHIN = 2.0
-"""Seconds the last rank of a ring waits for the others to listen before it enters all the same."""
+"""Seconds the last rank of a ring waits for the others to listen before it enters anyway."""
 LOST_WITHIN = 3.0
-"""Seconds the other ranks of MPI get to join, or to fail, where one has died or failed."""
+"""Seconds the other ranks of MPI, or of a first world, get to join or fail once one has died or failed."""
 STOPS_WITHIN = 1.0
-"""Seconds ranks of MPI get to return that are to wait no longer."""
+"""Seconds that ranks get to return after `StopForming`."""
 WAITED = "no answer in time"
-"""Of a rank that neither joined nor failed."""
+"""The failure of a rank that neither joined nor reported an error."""
 LOOK_EVERY = 0.1
-"""Seconds between two looks whether a rank has died."""
+"""Seconds between two checks whether a rank has died."""
 STAGGER = 0.03
-"""Seconds by which those enter later that connect first: a refused connect costs the world a second.
+"""Seconds by which ranks that connect first enter later: a refused connection costs the world a second.
 
-Only where it cannot see that the others listen: four ranks importing mlx on two cores are further apart."""
+Used only if such a rank cannot see that the others listen: four ranks importing mlx on two cores are further apart."""
 
 
 def place(
     hosts: Sequence[Host], backend: Backend, connections: int, free_ports: Callable[[Host, int], list[int]]
 ) -> tuple[Placement, ...]:
-    """One rank on each of `hosts` (named once for every rank), with free ports of that host for one generation."""
+    """Place one rank on each of `hosts` (one entry per rank), with free ports of that host for one generation."""
     placements = []
     seen: dict[str, int] = {}
     counts = [backend.ports(connections, len(host.addresses)) for host in hosts]
     wanted: dict[Host, int] = {}
     for host, count in zip(hosts, counts, strict=True):
         wanted[host] = wanted.get(host, 0) + count
-    # Drawn together, so that no two ranks of a host get the same.
+    # All ports of a host are requested at once, so that no two of its ranks get the same.
     ports = {host: iter(free_ports(host, count) if count else []) for host, count in wanted.items()}
     for rank, host in enumerate(hosts):
         local_rank = seen.get(host.name, 0)  # two entries of one host may differ in their RDMA rows
@@ -69,13 +69,13 @@ def form(
     spawn: Sequence[Spawn] = (),
     until_connected: Callable[[Callable[[], bool]], None] = lambda _unless: None,
 ) -> None:
-    """Have every rank join `plan`; returns when all have. `can_run` names the backends its hosts could run instead.
+    """Have every rank join `plan`; return when all have. `can_run` names the backends that its hosts can run.
 
-    Those to `spawn` are started by the others, and are asked when they are connected, unless one has failed by then.
-    Raises CannotStart, naming who failed and how.
+    The other ranks start the ranks in `spawn`, which are asked to join once `until_connected` returns. It is called
+    with a function that tells whether a rank has failed by then. Raises CannotStart, naming who failed and how.
     """
     can_stop = backend.launcher == "mpirun"
-    if not can_stop:  # a rank that still waits in the attempt before joins when the others have given it up
+    if not can_stop:  # a rank may still wait in an earlier attempt that the others have given up
         wait(monitor.joining, FORM_WITHIN + 10)
     entered = max(rank.entered for rank in monitor.ranks)
     refused = refusals(limits(backend, can_run))
@@ -98,7 +98,7 @@ def form(
             ask(number for number in sorted(new) if monitor.ranks[number].connected)
         if backend.joins_at_first and _elsewhere(plan):
             _let_connect(plan, monitor, lifeline, answers[0])
-        # Ranks of a first world are ended if it cannot be formed: there is nothing in them to wait for.
+        # If a first world cannot be formed, its ranks are ended: they hold nothing worth waiting for.
         _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=can_stop or plan.generation == 1)
         failures = _failures(answers, monitor)
         monitor.divided = bool(failures) and any(each.done() and not each.exception() for each in answers.values())
@@ -130,7 +130,7 @@ def form(
 
 
 def refusals(limits: Limits) -> Refusals:
-    """The limits of a backend, as they travel."""
+    """Return the limits of a backend in the form that ranks receive."""
     return Refusals(dict(limits.operations), limits.neighbours, dict(limits.dtypes), dict(limits.reduced))
 
 
@@ -169,12 +169,12 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
 
 
 def _elsewhere(plan: WorldPlan) -> list[int]:
-    """The ranks that are not on the host of rank 0, and cannot see whether it listens."""
+    """Return the ranks on other hosts than rank 0's, which cannot see whether rank 0 listens."""
     return [rank for rank in range(1, plan.size) if not _on_one_host(plan, 0, rank)]
 
 
 def _let_connect(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, first: Future[Reply[Joined]]) -> None:
-    """Inform those that cannot see that rank 0 listens when it enters."""
+    """Wait until rank 0 listens, then inform the ranks on other hosts, which cannot see it."""
     port, rank = plan.placements[0].ports[0], monitor.ranks[0]
     monitor.wait(lambda: rank.listens == port or rank.dead is not None or first.done(), FORM_WITHIN)
     for number in _elsewhere(plan):
@@ -188,7 +188,7 @@ def _on_one_host(plan: WorldPlan, one: int, other: int) -> bool:
 def _wait(answers: Answers, monitor: Monitor, within: float, *, can_stop: bool) -> None:
     """Wait until all ranks have joined, for at most `within` seconds.
 
-    Where one has died or failed, the others may wait for it in vain: ranks that can be stopped do so for a moment.
+    Once a rank has died or failed, the others may wait for it in vain: if they `can_stop`, they get `LOST_WITHIN` more.
     """
     deadline, left = time.monotonic() + within, set(answers.values())
     while left and time.monotonic() < deadline:
@@ -199,11 +199,11 @@ def _wait(answers: Answers, monitor: Monitor, within: float, *, can_stop: bool) 
 
 
 def _failures(answers: Answers, monitor: Monitor) -> dict[int, str]:
-    """Why the ranks that have not joined did not."""
+    """Return why ranks have not joined, by rank."""
     asked = sorted(answers.items())
     failures = {number: failure for number, each in asked if (failure := _failure(each, number, monitor))}
     causes = {number: failure for number, failure in failures.items() if failure != WAITED}
-    return causes or failures  # those that only waited for the others say nothing
+    return causes or failures  # ranks that only waited for the others name no cause
 
 
 def _failure(answer: Future[Reply[Joined]], number: int, monitor: Monitor) -> str | None:
@@ -221,7 +221,7 @@ def _failure(answer: Future[Reply[Joined]], number: int, monitor: Monitor) -> st
 
 
 def _stop(answers: Answers, monitor: Monitor, lifeline: Lifeline) -> None:
-    """Have the ranks that still wait for others return; where they cannot, their own time limit ends it."""
+    """Have the ranks that still wait for others return; if a rank cannot, its own time limit ends its wait."""
     for number, answer in answers.items():
         if not answer.done():
             lifeline.tell(monitor.ranks[number].uuid, StopForming())

@@ -1,7 +1,8 @@
-"""Change who is in the world without losing what the ranks hold: heal, resize, rewire.
+"""Change the world without losing the ranks' variables: heal, resize, rewire.
 
-In place where the backend allows it: the processes that stay keep every variable untouched. Elsewhere the namespaces
-are saved to private files beside the cluster's folder, the processes started again, and the namespaces loaded.
+Where the backend allows it, the world is re-formed in place, and processes that stay keep every variable untouched.
+Otherwise the namespaces are saved to private files next to the cluster's folder, all processes are started again, and
+the namespaces are loaded.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from .checkpoints import Say
 from .ranks import START_TRIES, Ranks
 
 SEEN_WITHIN = 2.0
-"""Seconds in which ranks that wait for a dead one are seen waiting."""
+"""Seconds to see whether all busy ranks wait in a collective for a dead rank."""
 QUIET_WITHIN = 3.0
-"""Seconds running cells get to end before nothing is changed."""
+"""Seconds that interrupted cells get to end (otherwise nothing is changed), and killed ranks to die."""
 Became = dict[int, RankVariables]
 Files = tuple[SavedFiles, ...]
 
 
 def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> WorldChange:
-    """Replace dead ranks, and those to `kill`; with `source`, by copies of that rank.
+    """Replace dead ranks and the ranks to `kill`; with `source`, new ranks get copies of that rank's variables.
 
-    Ranks that an earlier change has started and that never got their variables get them now.
-    Raises NotLoaded where less was kept than should be, CannotStart and Busy.
+    Ranks that an earlier change has started, and that never got their variables, get them now.
+    Raises NotLoaded if a rank lacks variables that it was meant to get, CannotStart and Busy.
     """
     monitor = ranks.monitor
     _kill(ranks, kill)
@@ -48,9 +49,10 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
 
 
 def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say) -> bool:
-    """Form the next world, a rank on each of `hosts`, in the processes that are left and those of the `new` ranks.
+    """Form the next world, a rank on each of `hosts`, of the remaining processes and those of the `new` ranks.
 
-    False where all must be restarted. Where ranks of MPI die meanwhile, those that are left try once more.
+    Returns False if all must be restarted. If ranks of MPI die meanwhile, the remaining ones try once more. Raises
+    CannotStart if this fails and the backend never needs a restart.
     """
     if not ranks.in_place(new):
         return False
@@ -68,11 +70,11 @@ def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say)
 
 
 def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -> CannotStart | None:
-    """Form the next world in place; returns why it could not be formed, if so."""
+    """Form the next world in place; return the error if it could not be formed."""
     assert ranks.plan is not None
     before = len(ranks.monitor.ranks)
     ranks.plan_next(hosts, ranks.plan.backend)
-    ranks.monitor.state = "broken"  # until the new world is there
+    ranks.monitor.state = "broken"  # until the new world is formed
     if len(hosts) < before:
         _end(ranks, len(hosts))
     for number in new:
@@ -81,7 +83,7 @@ def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -
     try:
         ranks.form()
     except BaseException as error:
-        if ranks.backend.launcher == "mpirun":  # they may be in MPI_Init for good, and hold nothing
+        if ranks.backend.launcher == "mpirun":  # they may be stuck in MPI_Init, and hold no variables
             _kill(ranks, [number for number in new if ranks.monitor.ranks[number].connected])
         if not isinstance(error, CannotStart):
             raise
@@ -90,9 +92,9 @@ def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -
 
 
 def _lost_meanwhile(ranks: Ranks, new: Sequence[int]) -> list[int]:
-    """The ranks to start in another try to form a world of MPI: the `new` ones, and those that died in the first try.
+    """Return the ranks to start in a second attempt to form a world of MPI: the `new` ones and those that have died.
 
-    None where no rank died, or where some ranks are in the next world already and others are not.
+    Empty if no rank died, if some ranks are in the next world already and others are not, or if no rank would remain.
     """
     monitor = ranks.monitor
     dead = {rank.rank for rank in monitor.ranks if rank.dead}
@@ -103,15 +105,15 @@ def _lost_meanwhile(ranks: Ranks, new: Sequence[int]) -> list[int]:
 
 
 def _change(verb: Literal["heal", "resize", "rewire"], ranks: Ranks, became: Became, files: Files) -> WorldChange:
-    """How the world is after that, and what `became` of the ranks' variables."""
+    """Describe the world after a change, and what `became` of the ranks' variables."""
     monitor = ranks.monitor
     return WorldChange(verb, len(monitor.ranks), monitor.backend, monitor.generation, ranks=became, files=files)
 
 
 def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange:
-    """Grow or shrink the world; the ranks that stay keep their variables, new ones are copies of `source`.
+    """Grow or shrink the world; ranks that stay keep their variables, and new ones get copies of `source`'s.
 
-    Raises what `heal` raises.
+    Raises the same as `heal`.
     """
     assert ranks.plan is not None
     before = len(ranks.hosts)
@@ -126,21 +128,21 @@ def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange
 
 
 def _rewires_in_place(ranks: Ranks, backend: str) -> bool:
-    """Whether the next world can run over that backend in the same processes."""
+    """Whether the same processes can run the next world over `backend`."""
     following = get_backend(backend)
     by_mpirun = "mpirun" in (ranks.backend.launcher, following.launcher)
     return ranks.in_place([]) and following.reform != "restart" and not by_mpirun
 
 
 def _loaded(ranks: Ranks) -> tuple[Became, Files]:
-    """Before anything is changed, ranks that run load what an earlier change saved for them, if they have not yet."""
+    """Before a change, have running ranks load what an earlier change saved for them and they have not loaded yet."""
     return checkpoints.load(ranks, [rank.rank for rank in ranks.monitor.ranks if rank.ready and not rank.dead])
 
 
 def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -> tuple[Became, Files]:
     """Give each rank of the new world the variables that it lacks: those saved for it, those of `source`, or none.
 
-    `loaded`: what was loaded before the change, which says more of these ranks than that they kept it.
+    `loaded` is the result of `_loaded`: these ranks are reported as restored, although they kept their processes.
     """
     size = len(ranks.monitor.ranks)
     for number in [number for number in ranks.owed if number >= size]:
@@ -161,7 +163,7 @@ def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -
 
 
 def _to_start(ranks: Ranks, size: int) -> list[int]:
-    """Those of the first `size` ranks that need a new process: dead, or lost by a change that did not finish."""
+    """Return which of the first `size` ranks need a new process: dead, lost by an unfinished change, or added."""
     there = ranks.monitor.ranks[:size]
     ranks.let_come([rank.rank for rank in there if rank.rank in ranks.owed])
     lost = [rank.rank for rank in there if rank.dead or (rank.rank in ranks.owed and not rank.received_at)]
@@ -169,7 +171,7 @@ def _to_start(ranks: Ranks, size: int) -> list[int]:
 
 
 def _end(ranks: Ranks, size: int) -> None:
-    """End the processes of all ranks but the first `size`; also where the wait for their end is interrupted."""
+    """End the processes of all ranks but the first `size`, and forget these ranks even if the wait is interrupted."""
     try:
         ranks.stop_ranks(range(size, len(ranks.monitor.ranks)))
     finally:
@@ -177,7 +179,7 @@ def _end(ranks: Ranks, size: int) -> None:
 
 
 def _end_all(ranks: Ranks) -> None:
-    """End the processes of all ranks, which are dead until they are started again."""
+    """End the processes of all ranks, and mark the ranks as dead until they are started again."""
     monitor = ranks.monitor
     try:
         ranks.stop_ranks(range(len(monitor.ranks)))
@@ -187,22 +189,23 @@ def _end_all(ranks: Ranks) -> None:
 
 
 def _kept(ranks: Ranks) -> Became:
-    """What these ranks hold that are in the world as before."""
+    """Report that ranks which stayed in the world kept their variables, and which of these are invalid."""
     pending = ranks.monitor.left_pending
     numbers = [rank.rank for rank in ranks.monitor.ranks if rank.rank not in ranks.owed]
     return {number: RankVariables("kept", invalid=pending.get(number, ())) for number in numbers}
 
 
 def resized(ranks: Ranks, size: int) -> list[Host]:
-    """The host of each rank in a world of `size`: new ones have the cables of those before, or join others."""
+    """Return the host of each rank in a world of `size`; new ranks first get RDMA hosts of the largest world so far."""
     hosts = [*ranks.hosts, *(host for host in ranks.most_hosts[len(ranks.hosts) :] if host.rdma)]
     return grown(hosts, size, together=ranks.backend.launcher == "mpirun")
 
 
 def grown(hosts: Sequence[Host], size: int, *, together: bool) -> list[Host]:
-    """These hosts, or as many, with more for new ranks: each joins the host with the fewest, the last ones first.
+    """Cut or extend `hosts` to `size`: each new rank joins the host with the fewest ranks, the last such host first.
 
-    So neighbours in a ring share a host where they can. MPI numbers ranks host by host: `together`, all join the last.
+    So neighbours in a ring share a host where they can. With `together`, all join the last host, since MPI numbers
+    ranks host by host.
     """
     hosts = list(hosts[:size])
     while len(hosts) < size:
@@ -212,7 +215,7 @@ def grown(hosts: Sequence[Host], size: int, *, together: bool) -> list[Host]:
 
 
 def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChange:
-    """The same ranks over another backend, or with another number of connections. Raises what `heal` raises."""
+    """Move the same ranks to another backend or another number of connections. Raises the same as `heal`."""
     assert ranks.plan is not None
     ranks.draft(ranks.hosts, backend, connections)  # before anything is changed
     _quiet(ranks)
@@ -225,16 +228,15 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
             _restart(ranks, ranks.hosts, backend, say)
         became, files = _delivered(ranks, None, loaded)
     except BaseException:
-        ranks.settings.change(connections=ranks.plan.connections)  # of the world as it is now
+        ranks.settings.change(connections=ranks.plan.connections)  # those of the world as it is now
         raise
     return _change("rewire", ranks, became, files).check()
 
 
 def _quiet(ranks: Ranks) -> bool:
-    """Stop what runs; raises Busy where that cannot be done.
+    """Interrupt running cells; return True once all have ended. Raises Busy if some cannot be interrupted.
 
-    Ranks that wait in a collective for a dead one, where only a restart helps, are left there (see `_restart`), and
-    False is returned.
+    Returns False if all busy ranks wait in a collective for a dead rank: only a restart ends that (see `_restart`).
     """
     monitor = ranks.monitor
     everybody = range(len(monitor.ranks))
@@ -243,7 +245,7 @@ def _quiet(ranks: Ranks) -> bool:
         seen: set[int] = set()
 
         def all_wait() -> bool:
-            """Each was seen waiting: a signal that is sent again wakes one for a moment."""
+            """Whether each busy rank was seen waiting at some time: a repeated signal wakes a rank for a moment."""
             seen.update(view.rank for view in monitor.snapshot().ranks if view.state == "waiting")
             return seen >= {rank.rank for rank in monitor.busy(everybody)}
 
@@ -257,7 +259,7 @@ def _quiet(ranks: Ranks) -> bool:
 
 
 def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
-    """End these ranks' processes, whatever they do."""
+    """End these ranks' processes, busy or not, and wait until they are dead."""
     monitor = ranks.monitor
     numbers = [number for number in numbers if number < len(monitor.ranks)]
     ranks.kill(numbers)
@@ -265,12 +267,12 @@ def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
 
 
 def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> None:
-    """Start all processes again, one for each of `hosts`; the variables of the living ranks are saved to local disk."""
+    """Save the variables of living ranks to local disk, and start all processes again, one for each of `hosts`."""
     monitor = ranks.monitor
     ranks.draft(hosts, backend, ranks.settings.options.connections)  # before anything is ended
     kept = [rank.rank for rank in monitor.ranks[: len(hosts)] if not rank.dead and rank.rank not in ranks.owed]
     saved = checkpoints.save(ranks, kept, say)
-    monitor.state = "broken"  # until the new world is there
+    monitor.state = "broken"  # until the new world is formed
     try:
         ranks.owed |= {**dict.fromkeys(range(len(hosts))), **ranks.owed, **saved}
         ranks.save()
@@ -280,9 +282,9 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> Non
 
 
 def _start_again(ranks: Ranks, hosts: Sequence[Host], backend: str) -> None:
-    """End all processes, and start one for each of `hosts`; as `Cluster.up` does, try again if that may help."""
+    """End all processes, and start one for each of `hosts`. Like `Cluster.up`, try again if that may help."""
     for tries_left in reversed(range(START_TRIES)):
-        _end_all(ranks)  # also those of a try that failed
+        _end_all(ranks)  # also those of a failed attempt
         ranks.plan_next(hosts, backend)
         ranks.monitor.truncate(len(hosts))
         ranks.launch(range(len(hosts)))

@@ -1,4 +1,4 @@
-"""What becomes of the ranks' processes, as their hosts tell it."""
+"""Handles what hosts report about the ranks' processes: starts, deaths and their causes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from allranks.messages.host_messages import Ended, Launched, Present, Started
 from allranks.messages.requests import Refuse, Register, Request
 
 WATCHED_FOR = 2.0
-"""Seconds in which a rank of mpirun, whose connection closed, is seen to have ended."""
+"""Seconds for which a rank of mpirun is watched after its connection closed, to see whether it has ended."""
 
 BY_CONNECTION = "its process ended (mpirun does not report why)"
-"""The cause of death of a rank of mpirun whose connection closed."""
+"""Cause of death of a rank of mpirun that ended after its connection closed."""
 CLOSES_WITHIN = 2.0
-"""Seconds in which the connection of a rank whose process has ended is seen to close: as a rule, it was before."""
+"""Seconds to wait for the connection of an ended process to close; usually it has closed already."""
 
 
 class ProcessEvents:
-    """Hears the events of all hosts, and tells the monitor of each death, with its cause."""
+    """Handles the events of all hosts, and reports each death to the monitor, with its cause."""
 
     def __init__(
         self,
@@ -33,23 +33,23 @@ class ProcessEvents:
         tell: Callable[[str, Request], None],
         python_here: str,
     ) -> None:
-        """`end_at` gives a host's end by its name; `tell` sends a request to the rank of that uuid."""
+        """`end_at` returns the `HostEnd` of a host by its name; `tell` sends a request to the rank with a uuid."""
         self._monitor, self._end_at, self._tell, self._python_here = monitor, end_at, tell, python_here
         self.launcher: int | None = None
-        """The pid of mpirun, where that started the ranks."""
+        """The pid of mpirun, if it started the ranks."""
         self._controller_ended: Ended | None = None
         self.no_controller = ""
         """Why plain ipyparallel cannot reach the ranks any more, as a clause."""
 
     def of(self, name: str) -> OnEvent:
-        """What receives the events of the host of that name."""
+        """Return the function that handles the events of the host called `name`."""
         return lambda event: self.receive(event, name)
 
     def receive(self, event: HostReport, name: str) -> None:
-        """A report of the host of that name."""
+        """Handle a report of the host called `name`."""
         match event:
             case Started(number, pid):
-                if number < len(self._monitor.ranks):  # it may be of a world that has shrunk since
+                if number < len(self._monitor.ranks):  # the world may have shrunk since
                     self._monitor.ranks[number].pid = pid
             case Present(processes):
                 self.launcher = processes.get("launcher")
@@ -75,7 +75,7 @@ class ProcessEvents:
                     self._monitor.died(rank.rank, how)
 
     def repeat(self, others: Iterable[HostEnd]) -> None:
-        """Tell new ranks of what had ended before there was a rank to tell of; `others` are the other hosts' ends."""
+        """Handle again, for new ranks, the ends of host processes and of the controller; `others` are other hosts."""
         for ended in (self._end_at(LocalHost.NAME).ended, self._controller_ended):
             if ended is not None:
                 self.receive(ended, LocalHost.NAME)
@@ -84,7 +84,7 @@ class ProcessEvents:
                 self.receive(end.ended, end.name)
 
     def died(self, number: int, cause: str) -> None:
-        """A rank is dead: the others are told, and to refuse what needs it."""
+        """Mark a rank as dead, and have the living ranks refuse collectives of the broken world."""
         self._monitor.died(number, cause)
         self._forget([self._monitor.ranks[number]])
         because = f"the world is broken: rank {number} is dead. %distributed heal replaces it"
@@ -92,7 +92,7 @@ class ProcessEvents:
             self._tell(rank.uuid, Refuse(because))
 
     def disconnected(self, uuid: str, *, by_mpirun: bool) -> None:
-        """A rank's connection closed. Its parent tells how it ended; a rank of mpirun has a parent that does not."""
+        """Note that a connection closed; watch whether a rank of mpirun, which reports no deaths, has ended."""
         self._monitor.disconnected(uuid)
         rank = next((rank for rank in self._monitor.ranks if rank.uuid == uuid), None)
         if rank is not None and rank.pid and by_mpirun:
@@ -104,7 +104,7 @@ class ProcessEvents:
             if self._is_rank(int(number), event.pid, name):
                 rank = self._monitor.ranks[int(number)]
                 cause = ended_because(event.code, event.log, out_of_memory=event.out_of_memory)
-                if rank.connected:  # what it said last is yet to be read by the lifeline's thread
+                if rank.connected:  # the lifeline's thread has yet to read its last messages
                     threading.Thread(target=self._died_later, args=(rank, event.pid, cause), daemon=True).start()
                 else:
                     self.died(rank.rank, cause)
@@ -115,7 +115,7 @@ class ProcessEvents:
             alive = self._monitor.alive()
             for rank in alive:
                 self._monitor.died(rank.rank, how)
-            self._monitor.explain(BY_CONNECTION, how)  # of ranks whose connection closed a moment before
+            self._monitor.explain(BY_CONNECTION, how)  # for ranks whose connection closed a moment before
             self._forget(alive)
         elif kind == "controller" and event.replaced:
             for rank in self._monitor.alive():
@@ -125,7 +125,7 @@ class ProcessEvents:
             how = ended_because(event.code, event.log, out_of_memory=event.out_of_memory)
             self.no_controller = f"ipyparallel's controller {_clause(how)}"
             for rank in self._monitor.alive():
-                if not rank.ready:  # an engine must register there once, and cells do not go there
+                if not rank.ready:  # an engine must register with the controller once; cells do not go through it
                     self._monitor.died(rank.rank, f"cannot start: {self.no_controller}")
 
     def _died_later(self, rank: Rank, pid: int, cause: str) -> None:
@@ -134,7 +134,7 @@ class ProcessEvents:
             self.died(rank.rank, cause)
 
     def _is_rank(self, number: int, pid: int, name: str) -> bool:
-        """Whether that process of the host of that name is the rank: one that was replaced meanwhile is none."""
+        """Whether process `pid` on host `name` is still that of rank `number`, which may have been replaced."""
         rank = self._monitor.ranks[number] if number < len(self._monitor.ranks) else None
         return rank is not None and rank.pid == pid and rank.host == name
 
@@ -148,12 +148,12 @@ class ProcessEvents:
 
 
 def _clause(how: str) -> str:
-    """``killed by SIGKILL`` behind a subject."""
+    """Return `how` as the predicate of a sentence: ``was killed by SIGKILL``, ``exited with code 1``."""
     return f"was {how}" if how.startswith("killed") else how
 
 
 def ended_because(code: int, log: str = "", *, out_of_memory: bool = False) -> str:
-    """A dead process's cause in words: signal, exit code or out of memory, with its last crash report.
+    """Return why a process ended, in words: signal, exit code or out of memory, with the crash line of its `log`.
 
     `code` is as in `subprocess.Popen.returncode`.
     """

@@ -1,4 +1,4 @@
-"""The ranks' processes: started on their hosts, one by one or by mpirun, and ended there."""
+"""Starts the ranks' processes on their hosts, one by one or by mpirun, and ends them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .detached import cluster_id
 from .process_events import ProcessEvents
 
 RELEASED_WITHIN = 3.0
-"""Seconds in which a rank that gets SIGTERM gives back what it holds of RDMA, and ends."""
+"""Seconds a rank gets after SIGTERM to free its RDMA resources and end."""
 END_WITHIN = 6.0
 """Seconds processes get to end."""
 _SIGTERM, _SIGKILL = 15, 9
 
 
 class Processes:
-    """Knows no world: which ranks there are to be is in the plan that each call is given."""
+    """Starts and ends processes. It does not know the world: each call gets the plan, or the backend and ranks."""
 
     def __init__(
         self, settings: Settings, monitor: Monitor, lifeline: Lifeline, hosts: Hosts, process_events: ProcessEvents
@@ -44,22 +44,22 @@ class Processes:
         self._settings, self._monitor, self._lifeline = settings, monitor, lifeline
         self._hosts, self._process_events = hosts, process_events
         self._cluster = cluster_id(settings.token)
-        """What the hosts call it, where a launcher's ranks look for their settings; the same for the next notebook."""
+        """The cluster's id, by which a launcher's ranks find their settings on the hosts; equal for all notebooks."""
         self._offered = set[str]()
-        """The uuids of ranks that others are to start."""
+        """The uuids of ranks that other ranks are to start."""
         self.first_generation = 0
-        """The first world of the ranks that mpirun started: before it, they cannot start others."""
+        """Generation of the first world of mpirun's ranks; until they have formed it, they cannot start other ranks."""
 
     def end_of_rank(self, number: int) -> HostEnd:
-        """The notebook's end of the host process where the rank lives."""
+        """Return the notebook's end of the host process on the rank's host."""
         return self._hosts.end_at(self._monitor.ranks[number].host)
 
     # Start.
 
     def launch(self, plan: WorldPlan, numbers: Sequence[int]) -> None:
-        """Start new processes for these ranks of the plan, in place of any they had."""
+        """Start new processes for these ranks of the plan, instead of any that they had."""
         configs = [self._rank_config(plan, number) for number in numbers]
-        self._process_events.launcher = None  # the end of the one before, which may be told only now, ends no new rank
+        self._process_events.launcher = None  # a late report that the previous mpirun ended must not end new ranks
         for each in configs:
             self._monitor.put(Rank(each.rank, each.host, each.uuid))
         self._process_events.repeat(self._hosts.others.values())
@@ -92,7 +92,7 @@ class Processes:
         )
 
     def offer(self, plan: WorldPlan, numbers: Sequence[int]) -> list[Spawn]:
-        """Lay out the settings of new ranks that the others are to start; returns how they do that."""
+        """Write the settings of new ranks that other ranks are to start; return how to start them."""
         configs = [self._rank_config(plan, number) for number in numbers]
         for each in configs:
             self._monitor.put(Rank(each.rank, each.host, each.uuid))
@@ -105,7 +105,7 @@ class Processes:
         return Spawn(config.rank, [self._settings.python, "-m", "allranks.rank", *which])
 
     def _offer(self, configs: Sequence[RankConfig]) -> None:
-        """Each host gets the settings of its own ranks, where they look for them by the cluster's name."""
+        """Give each host the settings of its own ranks, which look for them by the cluster's id."""
         for end in {id(end): end for end in map(self.end_of_rank, (each.rank for each in configs))}.values():
             end.offer(self._cluster, [each for each in configs if self.end_of_rank(each.rank) is end])
 
@@ -133,7 +133,7 @@ class Processes:
         here.launch(command, backend.launcher_env(as_root=as_root), configs)
 
     def on_their_way(self, backend: Backend, numbers: Sequence[int]) -> list[Rank]:
-        """Those of these ranks whose processes have been started and were not heard of yet."""
+        """Return which of these ranks have been started and have not reported yet."""
         self._know(numbers)
         silent = [
             rank for rank in map(self._monitor.ranks.__getitem__, numbers) if not rank.received_at and not rank.dead
@@ -143,12 +143,12 @@ class Processes:
         return [rank for rank in silent if rank.pid]
 
     def describe(self, plan: WorldPlan) -> None:
-        """Each host writes down which cluster its ranks belong to."""
+        """Have each host write down which cluster its ranks belong to."""
         hosts = list(dict.fromkeys(placement.host.shown for placement in plan.placements))
         reached = {name: end for name, end in self._hosts.others.items() if end.alive}
         logins = {name: end.python for name, end in reached.items() if isinstance(end, RemoteHost)}
         for end in (self._hosts.here, *self._hosts.others.values()):
-            if isinstance(end, JoinedHost):  # a scheduler's processes are listed and ended by it
+            if isinstance(end, JoinedHost):  # a scheduler lists and ends its processes itself
                 continue
             members = [rank for rank in self._monitor.ranks if rank.host == end.name and not rank.dead]
             pids = {f"rank {rank.rank}": rank.pid for rank in members if rank.pid}
@@ -170,19 +170,19 @@ class Processes:
     # End.
 
     def _know(self, numbers: Sequence[int]) -> None:
-        """Wait until the processes of these ranks are known, which may have been ordered a moment ago."""
+        """Wait until the pids of these ranks are known: their start may have been ordered a moment ago."""
         for end in {id(end): end for end in map(self.end_of_rank, numbers)}.values():
             end.wait_started(END_WITHIN)
 
     def stop(self, backend: Backend, numbers: Sequence[int], *, everybody: bool) -> None:
-        """End these ranks' processes and wait until they are gone; the monitor forgets their deaths.
+        """End these ranks' processes and wait until they are gone; their ends do not count as deaths.
 
-        `everybody`: whether these are all; then mpirun is ended, too.
+        `everybody`: whether these are all ranks; then mpirun is ended, too.
         """
         self._know(numbers)
         ended = {number: pid for number in numbers if (pid := self._monitor.ranks[number].pid)}
         for number in numbers:
-            self._monitor.ranks[number].pid = None  # its end is no longer that of a rank
+            self._monitor.ranks[number].pid = None  # its end must not be taken for the rank's death
         if backend.launcher == "mpirun" and everybody:
             self._stop_mpi(ended)
         elif backend.launcher == "mpirun":
@@ -197,7 +197,7 @@ class Processes:
         self._hosts.here.forget([self._monitor.ranks[number].uuid for number in numbers])
 
     def _stop_mpi(self, ended: Mapping[int, int]) -> None:
-        """`ended`: rank to pid."""
+        """`ended` maps ranks to pids."""
         here = self._hosts.here
         launcher, self._process_events.launcher = self._process_events.launcher, None
         here.signal(launcher or 0, _SIGTERM)
@@ -213,18 +213,18 @@ class Processes:
                 end.wait_ended(pid, END_WITHIN)
 
     def _stop_each(self, ended: Mapping[int, int]) -> None:
-        """`ended`: rank to pid."""
+        """`ended` maps ranks to pids."""
         for number, pid in ended.items():
             self.end_of_rank(number).signal(pid, _SIGTERM)
         for end in {id(end): end for end in map(self.end_of_rank, ended)}.values():
             members = [pid for number, pid in ended.items() if self.end_of_rank(number) is end]
             left = end.wait_gone(members, END_WITHIN)
-            for pid in left:  # one that is stopped or deep in C does not hear SIGTERM
+            for pid in left:  # a process that is stopped or deep in C code does not react to SIGTERM
                 end.signal(pid, _SIGKILL)
             end.wait_gone(left, END_WITHIN)
 
     def _release(self, numbers: Sequence[int]) -> None:
-        """Have these ranks end after they gave back their RDMA resources, which are lost with one that is killed."""
+        """Have these ranks free their RDMA resources and end; a rank that is killed does not free them."""
         living = [each for number in numbers if (each := self._monitor.ranks[number]).pid and not each.dead]
         for rank in living:
             self.end_of_rank(rank.rank).signal(rank.pid or 0, _SIGTERM)
@@ -233,7 +233,7 @@ class Processes:
         )
 
     def kill(self, backend: Backend, numbers: Sequence[int]) -> None:
-        """End these ranks' processes, whatever they do; those that hold RDMA resources get time to free them."""
+        """End these ranks' processes, busy or not; ranks of RDMA backends get time to free their resources."""
         self._know(numbers)
         if backend.verbs:
             self._release(numbers)
@@ -249,5 +249,5 @@ class Processes:
             elif end is self._hosts.here:
                 with suppress(psutil.NoSuchProcess):
                     psutil.Process(rank.pid).kill()
-            else:  # the process is mpirun's there; its agent obeys while its main thread is blocked
+            else:  # mpirun started it there; its agent handles requests while its main thread is blocked
                 self._lifeline.tell(rank.uuid, Exit())

@@ -38,20 +38,20 @@ from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
 
-START_WITHIN = 60.0  # seconds a rank's process gets to come up
+START_WITHIN = 60.0  # seconds a rank's process gets to start
 COMES_WITHIN = 30.0
-"""Seconds a rank's process that a change has started, which was stopped then, gets to connect."""
-START_TRIES = 3  # of a start that fails for a cause that may be gone at the next try
+"""Seconds that ranks started by an interrupted change of the world get to connect."""
+START_TRIES = 3  # attempts to start, if the cause of a failure may be gone at the next one
 EVERYWHERE = "0.0.0.0"
 
 A = TypeVar("A", bound=Answer)
 
 
 class Ranks:
-    """Processes on their hosts, their lifeline, and the monitor that knows them.
+    """The ranks' processes on their hosts, their lifeline, and their monitor.
 
     Starts a host process, which is to fork ranks soon if it `forks`, or takes over the one that `kept` describes.
-    Raises OSError where that is no more.
+    Raises CannotStart, or with `kept` OSError if that process is gone and ZMQError if the lifeline's address is taken.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Ranks:
     ) -> None:
         self.settings = settings
         self.hosts: list[Host] = []
-        self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once asked
+        self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once known
         self.plan: WorldPlan | None = None
         self._reached_at: set[tuple[str, str]] = set()
-        """Hosts that were reached by others, and the addresses at which they were."""
+        """Hosts that other hosts have reached, each with the address at which they did."""
         self.chosen_network = ""
-        """Which of several networks was chosen since it is faster, and how much."""
+        """Which of several networks was chosen because it is faster, and by how much, in words; empty if none was."""
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         listen = EVERYWHERE if settings.options.joins else LOOPBACK
         self.lifeline = (
@@ -80,8 +80,8 @@ class Ranks:
         self.monitor = Monitor(settings.name, comms, self.lifeline.tell)
         self.monitor.comms.tell = self.lifeline.tell
         self.owed = self.monitor.owed
-        """What an interrupted change left. The next change delivers it, also one from another notebook: it is in the
-        file for `attach` (see `save`)."""
+        """What an interrupted change still owes to ranks. The next change, also from another notebook, delivers it:
+        `save` writes it into the file for `attach`."""
         try:
             if kept is not None:
                 self.plan = kept.expect(self.monitor, settings.options.connections)
@@ -92,7 +92,7 @@ class Ranks:
         except BaseException:
             self.lifeline.close()
             raise
-        self.most_hosts = self.hosts  # those of the largest world so far
+        self.most_hosts = self.hosts  # the hosts of the largest world so far
         self.host.lifeline_url = self.lifeline.url
         self.listener = _listener(settings, self.monitor)
         """Accepts ranks that a scheduler starts."""
@@ -104,7 +104,7 @@ class Ranks:
         ends = partial(self.reached.end, self.lifeline)
         at_exit = partial(self.lifeline.close, deliver=True) if settings.options.keep else ends
         self._at_exit = weakref.finalize(self, at_exit)
-        # Messages are handled from here on: all parts that handle them are there.
+        # Messages are handled from here on, since all parts that handle them exist now.
         self.lifeline.listen(
             on_message=self.listener.receive if self.listener is not None else self.monitor.receive,
             on_gone=self._on_disconnect,
@@ -113,12 +113,12 @@ class Ranks:
         self.reached.follow(self.process_events.of)
 
     def open_listener(self) -> dict[str, Any]:
-        """Let ranks in that others start; returns what these must know, which is secret. Raises UsageError."""
+        """Accept ranks that a scheduler starts; return the secret settings that they need. Raises UsageError."""
         assert self.listener is not None
         return self.listener.open(self.lifeline, self.settings.token, self.host.engine_info)
 
     def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
-        """Wait for the ranks that a scheduler starts; returns the host of each. Raises CannotStart."""
+        """Wait for the ranks that a scheduler starts; return the host of each. Raises CannotStart."""
         return self.reached.gather(count, timeout, progress)
 
     def start(self, hosts: Sequence[Host], backend: str) -> None:
@@ -129,7 +129,7 @@ class Ranks:
         self.form()
 
     def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
-        """The next generation's plan, over one rank for each of `hosts`. Raises CannotStart."""
+        """Plan the next generation, with one rank for each of `hosts`, and return the plan. Raises CannotStart."""
         plan = self.draft(hosts, backend, self.settings.options.connections)
         if self.plan is None or (self.plan.backend, self.plan.size) != (plan.backend, plan.size):
             self.monitor.peak = None  # it was measured on another world
@@ -141,7 +141,7 @@ class Ranks:
         return plan
 
     def draft(self, hosts: Sequence[Host], backend: str, connections: int) -> WorldPlan:
-        """A plan that could be the next generation's: hosts are reached, everything is checked. Raises CannotStart."""
+        """Reach the hosts; return a checked plan for the next generation, without adopting it. Raises CannotStart."""
         runtime = get_backend(backend)
         if self.listener is not None and runtime.launcher == "mpirun":
             raise CannotStart(
@@ -157,9 +157,9 @@ class Ranks:
             raise CannotStart(str(error)) from None
 
     def sites(self, hosts: Sequence[Host]) -> list[Site]:
-        """What each of these hosts (one entry a rank) can run, this machine first, which may have no rank.
+        """Return what each of these hosts (one entry per rank) can run; this machine is first, even without a rank.
 
-        Logs in to the others. Raises CannotStart.
+        Logs in to the other hosts. Raises CannotStart.
         """
         with ThreadPoolExecutor(1) as meanwhile:
             asked = meanwhile.submit(this_platform)  # importing mlx takes a while
@@ -169,24 +169,24 @@ class Ranks:
         except BackendError as error:
             if any(host.local for host in reached):
                 raise CannotStart(str(error)) from error
-            here = Platform(platform.system())  # a login node, say: no rank is to run on it
+            here = Platform(platform.system())  # no rank is to run here: it may be a login node
         sites = self.reached.sites(reached, here)
         rdma = any(host.rdma for host in reached)
         self.can_run = [name for name in can_run(sites) if self.reached.worth_naming(name, rdma=rdma)]
         return sites
 
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
-        """Reach the other hosts, where that is not done; returns all, with addresses for each other."""
+        """Reach the other hosts that are not reached yet; return all, with addresses at which they reach each other."""
         if self.listener is None:
             self.reached.log_in(hosts)
         else:
             hosts = self.reached.refill(hosts)
-            # What was taken in stays, whatever else fails now: every later plan counts on it.
+            # Keep the hosts that have joined, even if a later step fails: every later plan relies on them.
             self.hosts[: len(hosts)] = hosts[: len(self.hosts)]
         return self.reached.with_addresses(hosts)
 
     def launch(self, numbers: Sequence[int]) -> None:
-        """Start new processes for these ranks of the plan, in place of any they had."""
+        """Start new processes for these ranks of the plan; if only some ranks of mpirun are new, `form` spawns them."""
         assert self.plan is not None
         if self.backend.launcher == "mpirun" and len(numbers) < self.plan.size:
             self._spawn = self.processes.offer(self.plan, numbers)
@@ -194,7 +194,7 @@ class Ranks:
             self.processes.launch(self.plan, numbers)
 
     def form(self) -> None:
-        """Have all ranks join the planned generation; new ones are waited for. Raises CannotStart."""
+        """Wait for new ranks to connect, and have all ranks join the planned generation. Raises CannotStart."""
         assert self.plan is not None
         spawn, self._spawn = self._spawn, []
         if self.monitor.state == "whole":
@@ -202,7 +202,7 @@ class Ranks:
         if not spawn:
             self.connect()
             self.look_at_network()
-        if self.can_run is None:  # a cluster that was taken over
+        if self.can_run is None:  # the cluster was taken over
             self.sites(self.hosts)
         if self.monitor.state == "broken":
             self.save()  # before any rank leaves its world
@@ -229,17 +229,17 @@ class Ranks:
             raise CannotStart(f"{error}{lacks}", transient=error.transient, causes=error.causes) from None
 
     def _may_join_again(self, error: CannotStart) -> bool:
-        """Whether the same ranks may join the next generation, as after a connection that was lost for a moment.
+        """Whether the same ranks may join the next generation, for example after a connection was lost for a moment.
 
-        A first world, and ranks of mpirun, are started again instead.
+        Ranks of a first world, and ranks of mpirun, are started again instead.
         """
         alive = all(rank.dead is None for rank in self.monitor.ranks)
         return error.transient and alive and self.monitor.generation > 0 and self.backend.launcher == "engines"
 
     def look_at_network(self, backend: str = "") -> None:
-        """See that hosts reach each other; take the fastest of several networks. Raises CannotStart.
+        """Choose the fastest of several networks, and check that hosts reach each other. Raises CannotStart.
 
-        `backend`: whose connections are tried, where that is another than the plan's.
+        `backend`: the backend whose connections are tried, if not the plan's.
         """
         assert self.plan is not None
         plan, networks = self.plan, self.reached.networks
@@ -264,7 +264,7 @@ class Ranks:
         self.hosts = self.most_hosts = [each.host for each in placed]
 
     def save(self) -> None:
-        """Write down what another notebook needs to take the cluster over: at each step of a change of the world."""
+        """Write down what another notebook needs to take over the cluster, at each step of a change of the world."""
         assert self.plan is not None
         self.processes.describe(self.plan)
         if self.settings.lease != 0:
@@ -273,36 +273,36 @@ class Ranks:
             self.reached.keep(detached_file(self.settings.attached_as))
 
     def connect(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all ranks have connected. Raises CannotStart."""
+        """Wait until all ranks have connected, or `unless` holds. Raises CannotStart."""
         self.wait_for("connected", lambda rank: rank.connected or unless())
 
     def let_come(self, numbers: Sequence[int]) -> None:
-        """Wait for those of these ranks that have been started and were not heard of yet."""
+        """Wait until each of these ranks that was started has reported or died, for at most `COMES_WITHIN` seconds."""
         coming = self.processes.on_their_way(self.backend, numbers)
         self.monitor.wait(lambda: all(rank.received_at or rank.dead for rank in coming), COMES_WITHIN)
 
     def in_place(self, new: Sequence[int]) -> bool:
-        """Whether the next world can be formed in the processes of this one, with these ranks `new` in it."""
+        """Whether the next world can be formed in the current processes, with the ranks in `new` started for it."""
         if self.backend.reform != "if abortable":
             return self.backend.reform == "in place"
         if new and self.backend.launcher == "mpirun":
-            # To spawn a process for ranks on several hosts ends daemons of mpirun, and all ranks with them (Open MPI
-            # 5.0.11: two hosts without ranks on mpirun's own machine, and three with).
+            # Spawning a process while ranks run on several hosts ends daemons of mpirun, and all ranks with them (Open
+            # MPI 5.0.11: with two hosts if mpirun's own machine has no ranks, with three if it has some).
             here = all(host.local for host in self.hosts)
             return here and self.monitor.breakable and self.monitor.generation >= self.processes.first_generation
         return self.monitor.breakable
 
     def form_again(self, backend: str | None = None) -> None:
-        """A new generation over the same ranks, in place; over another `backend`, if one is named."""
+        """Form a new generation of the same ranks in place, over another `backend` if given. Raises CannotStart."""
         self.plan_next(self.hosts, backend or self.backend.name)
         self.form()
 
     def stop_ranks(self, numbers: Sequence[int]) -> None:
-        """End these ranks' processes and wait until they are gone; the monitor forgets their deaths."""
+        """End these ranks' processes and wait until they are gone; their ends do not count as deaths."""
         self.processes.stop(self.backend, numbers, everybody=len(numbers) == len(self.monitor.ranks))
 
     def kill(self, numbers: Sequence[int]) -> None:
-        """End these ranks' processes at once, whatever they do."""
+        """End these ranks' processes, busy or not (see `Processes.kill`)."""
         self.processes.kill(self.backend, numbers)
 
     def end(self) -> None:
@@ -313,7 +313,7 @@ class Ranks:
         self.reached.end(self.lifeline)
 
     def let_go(self) -> None:
-        """Do not end the ranks at this process's exit: it was forked, or another one is to take them over."""
+        """Do not end the ranks when this process exits: it is a fork, or another process is to take them over."""
         self._at_exit.detach()
 
     @property
@@ -322,7 +322,7 @@ class Ranks:
         return get_backend(self.plan.backend)
 
     def wait_for(self, what: str, condition: Callable[[Rank], bool]) -> None:
-        """Wait until `condition` holds for every rank. Raises CannotStart with what they died of."""
+        """Wait until `condition` holds for every rank. Raises CannotStart if a rank dies or the time is over."""
         monitor = self.monitor
 
         def settled() -> bool:
@@ -343,9 +343,9 @@ class Ranks:
             )
 
     def _not_started(self, why: str, causes: Sequence[HostCause]) -> CannotStart:
-        """The error, with what the processes complained of."""
+        """Return the error for a failed start, with the errors that host processes reported."""
         said = why + self.reached.log() + shortages(self.host.directory.parent)
-        if not self.host.alive:  # killed, or ended from a shell
+        if not self.host.alive:  # the host process was killed, or ended from a shell
             said += (
                 "\nNo rank can be started any more: end what is left with %distributed down, then run %distributed up."
             )
@@ -355,13 +355,13 @@ class Ranks:
     def ask(
         self, numbers: Sequence[int], question: Question[A], buffers: Sequence[Buffer] = ()
     ) -> dict[int, Future[Reply[A]]]:
-        """Ask those of the ranks that are not dead; where one cannot answer, its answer is a ConnectionError."""
+        """Ask these ranks, except dead ones; the future of a rank that cannot answer raises ConnectionError."""
         ranks = [self.monitor.ranks[number] for number in numbers]
         self.monitor.wait(lambda: not any(rank.returning for rank in ranks), RETURNS_WITHIN)
         return {rank.rank: self.lifeline.ask(rank.uuid, question, buffers) for rank in ranks if rank.dead is None}
 
     def interrupt(self, numbers: Sequence[int] | None = None) -> None:
-        """Stop the cells that run, on all ranks or on these."""
+        """Interrupt running cells, on all ranks or on these."""
         for rank in self.monitor.busy(range(len(self.monitor.ranks)) if numbers is None else numbers):
             self.monitor.interrupted.add((rank.rank, rank.cell))
             self.lifeline.tell(rank.uuid, Interrupt(rank.cell))
@@ -381,9 +381,9 @@ def _listener(settings: Settings, monitor: Monitor) -> Listener | None:
 
 
 def _local_host(settings: Settings, kept: Detached | None, listen: str, forks: bool) -> LocalHost:
-    """The host process of this machine, begun (see `Ranks`) or taken over.
+    """Start the host process of this machine (see `Ranks`), or take over the one that `kept` describes.
 
-    Raises CannotStart where one cannot be started, and OSError where the one to take over is gone.
+    Raises CannotStart if it cannot be started, and OSError if the one to take over is gone.
     """
     if kept is not None:
         return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process)

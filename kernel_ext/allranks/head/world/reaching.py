@@ -1,6 +1,6 @@
-"""Whether the hosts of a plan reach each other at its addresses, and by which of several networks they do it fastest.
+"""Checks that the hosts of a plan reach each other at its addresses, and finds the fastest of several networks.
 
-One rank of each host is asked, before any enters its world: there, a host that is not reached would only be silence.
+One rank of each host tries this before any rank enters the world, where an unreachable host would only be a hang.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from allranks_backends.registry import get_backend
 
 A = TypeVar("A", bound=Answer)
 Network = Mapping[str, str]
-"""The address of each host."""
+"""The address of each host in one network, by the host's name."""
 Tried = dict[tuple[str, str], HostTried]
 CONNECT_WITHIN = 3.0
-"""Seconds a host gets to reach another."""
+"""Seconds a host gets to connect to another."""
 MEASURE = 0.2
-"""Seconds for which a network is measured."""
+"""Seconds for which each pair of hosts is measured in a network."""
 MOST_NAMED = 3
 FASTER = 1.5
-"""By how much another network must be faster to be taken in place of the one by which ssh comes."""
+"""Another network replaces the one that ssh uses if it is faster by at least this factor."""
 
 
 def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Which hosts connect to which others when a world is formed, given the host of each rank."""
+    """Return which host connects to which when a world is formed; `names` is the host of each rank."""
     if get_backend(backend).joins_in_turn:  # each rank to the next
         found = list(zip(names, [*names[1:], names[0]], strict=True))
     else:
@@ -46,7 +46,7 @@ def _pairs(plan: WorldPlan, backend: str = "") -> list[tuple[str, str]]:
 
 
 def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, backend: str = "") -> None:
-    """Raises CannotStart, naming the hosts that do not reach each other. `backend`: another than the plan's."""
+    """Raise CannotStart if hosts cannot reach each other, naming them. `backend`, if given, replaces the plan's."""
     network = {host.name: host.addresses[0] for host in plan.hosts if host.addresses}
     todo = [(one, other) for one, other in _pairs(plan, backend) if {one, other} <= network.keys()]
     tried = _tried(todo, [network], monitor, lifeline)[0]
@@ -64,9 +64,9 @@ def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, backe
 def fastest(
     plan: WorldPlan, networks: Sequence[Network], monitor: Monitor, lifeline: Lifeline
 ) -> tuple[Network, str] | None:
-    """The one of `networks`, of which the plan uses the first, that is much faster, and a sentence; None for none.
+    """Return the network that is much faster than the plan's, which is the first, and a sentence; None if none is.
 
-    On a busy machine a measurement may be wrong by any factor: another network has to be faster in two of them.
+    It must be faster in two measurements: on a busy machine, one measurement may be wrong by any factor.
     """
     todo = _pairs(plan)
     rates = _rates(_tried(todo, networks, monitor, lifeline, measure=MEASURE))
@@ -84,7 +84,7 @@ def fastest(
 
 
 def _rates(tried: Sequence[Tried]) -> list[float]:
-    """Of each network, that of its slowest pair, in bytes a second; 0 where a pair does not reach each other."""
+    """Return the rate of each network's slowest pair, in bytes a second; 0 if a pair cannot connect."""
     rates = []
     for found in tried:
         reached = [each.rate for each in found.values() if not each.why_not]
@@ -103,7 +103,7 @@ def _tried(
     lifeline: Lifeline,
     measure: float = 0.0,
 ) -> list[Tried]:
-    """What came of each pair, in each network; a pair of which a rank does not answer is left out."""
+    """Return, for each network, the result of each pair's attempt; a pair is left out if a rank does not answer."""
     ranks: dict[str, str] = {}
     for rank in monitor.ranks:
         if rank.dead is None and rank.connected:
@@ -135,12 +135,12 @@ def _tried(
                 }
             )
         return found
-    finally:  # after Ctrl-C too
+    finally:  # also after Ctrl-C
         for host in listening:
             lifeline.tell(ranks[host], StopListening())
 
 
 def _answers(asked: Mapping[str, Future[Reply[A]]], within: float) -> dict[str, A]:
-    """What hosts answered in time; whether one can form a world is seen when it does."""
+    """Return the answers that came in time. A missing one is no error: forming the world shows if a host works."""
     wait(asked.values(), within)
     return {host: each.result().answer for host, each in asked.items() if each.done() and not each.exception()}

@@ -1,4 +1,4 @@
-"""Hosts that are logged in to: logins by ssh, their tunnels, and the notebook's ends of the host processes there.
+"""Hosts reached by ssh: the logins, their tunnels, and the notebook's ends of the host processes there.
 
 Runs in: the notebook's kernel, or a script.
 Called by: ``hosts.hosts`` and ``discovery``.

@@ -1,4 +1,4 @@
-"""ssh as this machine has it: how a host is called, with which options, and what is wrong where it cannot log in."""
+"""This machine's ssh: its arguments for a host, its options, and explanations of why a login failed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from allranks_backends.runtimes.checks import known_as, login_and_port
 
 CONNECT_WITHIN = 8
-"""Seconds ssh gets to connect and log in."""
+"""Timeout, in seconds, for ssh to connect and log in."""
 
 
 def ssh_options(within: int = CONNECT_WITHIN) -> list[str]:
-    """For a login without questions, which gets so many seconds to connect."""
+    """Options for a login without prompts, with `within` seconds to connect."""
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": within,
         "ExitOnForwardFailure": "yes",
         "LogLevel": "INFO",
-        # A network that is gone is noticed after 15 to 20 s.
+        # So ssh notices a lost network after 15 to 20 s.
         "ServerAliveInterval": 5,
         "ServerAliveCountMax": 3,
         "ControlPath": "none",
@@ -26,9 +26,9 @@ def ssh_options(within: int = CONNECT_WITHIN) -> list[str]:
     return ["-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
 
 
-# Ports that ~/.ssh/config forwards may be those of another login that is still open.
+# The ports that ~/.ssh/config forwards may be in use by another login that is still open.
 SSH_OPTIONS = [*ssh_options(), "-o", "ClearAllForwardings=yes"]
-"""For a login that forwards nothing."""
+"""Options for a login that forwards no ports."""
 
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
@@ -73,7 +73,7 @@ _ON_HOST = (
         "{python} finds no standard library there: PYTHONHOME is wrong. Take it out of its start-up files",
     ),
     ("No module named", "a package is missing for {python} there ({said}). There: {python} -m pip install allranks"),
-    # By dash, bash and zsh, each with the path in its own place.
+    # As dash, bash and zsh print it, each with the path in a different place.
     ("{python}: cannot execute: No such file", _NO_PYTHON),
     ("{python}: not found", _NO_PYTHON),
     ("{python}: No such file or directory", _NO_PYTHON),
@@ -101,9 +101,9 @@ _ON_HOST = (
 
 
 def destination(name: str) -> list[str]:
-    """ssh's words for ``user@host:port``."""
+    """The arguments of ssh for ``user@host:port``."""
     login, port = login_and_port(name)
-    # "--": a name from somebody's hostfile must not be an option.
+    # "--", since a name from a hostfile must not be read as an option.
     return ["--", login] if port is None else ["-p", str(port), "--", login]
 
 
@@ -113,16 +113,17 @@ def typed(name: str) -> str:
 
 
 def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool = False, logged_in: bool = False) -> str:
-    """What these lines of ssh's, or of the host's shell, mean, and what to do (OpenSSH 9.2, dash, bash, zsh).
+    """Explain output of ssh or of the host's shell, and what to do about it (OpenSSH 9.2, dash, bash, zsh).
 
     `may_set_up`: whether an environment that `setup` makes there would be used. `logged_in`: whether the host's shell
-    is known to have run a command: then what a banner says about permissions is no cause.
+    is known to have run a command; then errors of the login are not searched for, since a banner may mention them.
+    Returns the last line if no explanation is known.
     """
-    path = python.removeprefix("~")  # the shell has put the home folder before it
+    path = python.removeprefix("~")  # the shell has replaced the ~ by the home folder
     for sign, meaning in (*(() if logged_in else _AT_LOGIN), *_ON_HOST):
         sign = sign.replace("{python}", path)
         if line := next((line for line in reversed(said) if sign in line), ""):
-            # ssh names the entry as known_hosts has it, which may be that of an alias.
+            # ssh prints the name in known_hosts, which may differ from `name`, for example behind an alias.
             remove = next((each for each in said if each.startswith("ssh-keygen ")), "")
             remove = remove or f"ssh-keygen -R {shlex.quote(known_as(name))}"
             quoted = shlex.quote(python) if not python.startswith("~/") else python
@@ -132,5 +133,5 @@ def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool =
 
 
 def setup_advice(name: str) -> str:
-    """What makes an environment on the host that matches the notebook's."""
+    """The advice to make an environment on the host that matches the notebook's."""
     return f"%distributed setup --hosts {shlex.quote(name)} makes an environment there"

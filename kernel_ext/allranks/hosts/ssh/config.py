@@ -1,4 +1,4 @@
-"""The hosts that the user's configuration of ssh names."""
+"""The hosts that the user's ssh configuration names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 PATTERN = set("*?!")
 MOST_INCLUDED = 50
-"""Files that are read."""
+"""Limit for the number of files that are read."""
 
 
 def configured_hosts(file: Path | None = None) -> list[str]:
-    """The names after ``Host`` in ``~/.ssh/config`` and in what it includes, in its order; none where it has none."""
+    """The names after ``Host`` in ``~/.ssh/config`` and in the files it includes, without patterns, in file order."""
     first = file or Path.home() / ".ssh" / "config"
     names, files, at = dict[str, None](), [first], 0
     while at < min(len(files), MOST_INCLUDED):

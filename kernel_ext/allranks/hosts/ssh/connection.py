@@ -1,6 +1,6 @@
-"""The connection to a host process, by one login after another: it is made again whenever it is lost.
+"""The connection to a host process, which logs in again whenever the connection is lost.
 
-Orders are numbered, and kept until the host has said that it has them; after a gap the others are sent again.
+Orders are numbered and kept until the host confirms them; after a reconnect, unconfirmed orders are sent again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from .login import Login
 
 ALIVE_EVERY = 1.0
 SILENT_AFTER = 4.0
-"""Seconds without an answer after which a host counts as out of reach, and is logged in to again."""
+"""Seconds without an answer after which a host counts as out of reach, and login attempts begin."""
 RECONNECT_WITHIN = (3, 3, 8)
-"""Seconds that tries to reach a host again get to connect, in turn: a network that is back answers at once, and one
-that is slow must have its chance."""
+"""Connection timeouts, in seconds, that reconnect attempts use in turn: a network that is back answers at once, and a
+slow network needs a longer timeout now and then."""
 ANSWER_WITHIN = 25.0
-"""Seconds more until the host process answers; then something there hangs, and the login is made again."""
+"""Extra seconds for the host process to answer; after that, something on the host hangs, and the login is repeated."""
 FORWARD = "remote port forwarding failed"
 PORT_TAKEN = "another program there has a port by which its ranks reach the notebook, which must end first"
 _log = logging.getLogger("allranks")
 
 
 class Connection:
-    """`hear_all` reads events until a login's output ends, and returns whether the host process said that it ends.
+    """The connection to one host process over successive logins.
 
-    `on_event` is called with what is not heard by `hear_all`, the first event of another login. `on_away` is called
-    with whether the host is away, each time that this changes, and again with why a try to reach it failed, as a
-    clause. `on_end` is called when there is nothing to reach any more.
+    `hear_all` reads events until a login's output ends, and returns whether the host process announced its end.
+    `on_event` gets the first event of each later login, which `hear_all` does not see. `on_away` is called with
+    whether the host is away each time that this changes, and after each failed attempt with the reason, as a clause.
+    `on_end` is called when the host process is gone, or cannot be reached again.
     """
 
     def __init__(
@@ -58,20 +59,20 @@ class Connection:
         self._name, self.python, self.tunnels = name, python, tunnels
         self._hear_all, self._on_event, self._on_away, self._on_end = hear_all, on_event, on_away, on_end
         self.login: Login | None = None
-        """The one that is used, or was the last."""
+        """The login in use, or the last one used."""
         self.folder: Path | None = None
-        """That of the host process, by which it is reached again; None until it can be."""
+        """The host process's folder, which a new login needs; None until the host process can be reached again."""
         self.away_since: float | None = None
-        """Since when the host cannot be reached, as `time.monotonic` has it."""
+        """The `time.monotonic` since which the host is out of reach; None while it is reached."""
         self.said_gone = False
         """Whether the host process is known to have ended."""
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
-        """Orders that the host has not said to have, with their numbers."""
+        """Orders that the host has not confirmed, with their numbers."""
         self._head, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._lock = threading.Lock()
         self._ended = False
         self._attempt: Login | None = None
-        """One that has not taken the other's place yet."""
+        """A new login that has not replaced `login` yet."""
         self._heard_at = 0.0
         self._look = threading.Event()
 
@@ -82,7 +83,7 @@ class Connection:
         return self.login
 
     def keep(self, folder: Path, *, away: bool = False) -> None:
-        """From now on reach the host process of this folder again whenever that is needed; it is now where `away`."""
+        """From now on reconnect to the host process of `folder` whenever it is lost; at once if it is `away`."""
         self.folder, self._heard_at = folder, time.monotonic()
         if away:
             self._leave()
@@ -97,18 +98,18 @@ class Connection:
                 self._write(self._unconfirmed[-1][1])
 
     def heard(self, event: HostEvent) -> None:
-        """Something has come from the host: it is there."""
+        """Note that the host sent `event`: it is within reach, and an order that it confirms need not be sent again."""
         self._heard_at = time.monotonic()
         if isinstance(event, Heard | Present) and event.head == self._head:
             with self._lock:
                 while self._unconfirmed and self._unconfirmed[0][0] <= event.received:
                     self._unconfirmed.popleft()
-        if (attempt := self._attempt) is not None:  # the other login works again: it is not to be replaced
+        if (attempt := self._attempt) is not None:  # the current login works again, so keep it
             attempt.process.kill()
         self._come_back()
 
     def end(self, *, there: bool = False) -> None:
-        """It is not made again. `there`: what it has started on the host may hang, and is ended by another login."""
+        """Close the connection for good. `there`: end the process on the host by another login, since it may hang."""
         with self._lock:
             self._ended, login = True, self.login
         self._look.set()
@@ -119,18 +120,18 @@ class Connection:
 
     def _write(self, line: bytes) -> None:
         assert self.login is not None
-        with suppress(OSError, ValueError):  # it is sent again when the connection is back
+        with suppress(OSError, ValueError):  # orders are sent again after a reconnect
             self.login.writer.write(line + b"\n")
             self.login.writer.flush()
 
     def _follow(self, login: Login) -> None:
-        """Hear the host process through this login, in a thread."""
+        """Start a thread that handles the host process's events from this login."""
 
         def listen() -> None:
             gone = self._hear_all(login.reader)
             login.closed = True
             if login is not self.login or (self._attempt is not None and not gone):
-                return  # another has taken its place, or is about to
+                return  # another login has replaced it, or is about to
             if gone or self._ended or self.folder is None:
                 self.said_gone = gone
                 self._stop()
@@ -146,10 +147,10 @@ class Connection:
         self._on_end()
 
     def _keep_reached(self) -> None:
-        """Tell the host that somebody is there; log in again when it cannot be reached, as long as it takes."""
+        """Send the host a sign of life each second; while it is out of reach, log in again until that works."""
         tries, slept_at = 0, time.monotonic()
         while not self._ended:
-            if (now := time.monotonic()) - slept_at > 2 * ALIVE_EVERY:  # no thread of ours ran: nothing could be read
+            if (now := time.monotonic()) - slept_at > 2 * ALIVE_EVERY:  # this process stood still, so it read nothing
                 self._heard_at = now
             if self.away_since is None:
                 tries = 0
@@ -161,8 +162,8 @@ class Connection:
                 try:
                     self._try_again(RECONNECT_WITHIN[tries % len(RECONNECT_WITHIN)])
                 except OSError:
-                    pass  # this machine has no process or descriptor left for ssh at the moment
-                except Exception:  # without this thread the host would never be reached again
+                    pass  # this machine has no process or descriptor to spare for ssh at the moment
+                except Exception:  # this thread must go on, or the host would never be reached again
                     _log.exception("%s could not be reached again", self._name)
                 tries += 1
             if not self._ended:
@@ -171,12 +172,12 @@ class Connection:
                 self._look.clear()
 
     def _relay(self, *arguments: str, tunnels: Mapping[int, int], within: int = CONNECT_WITHIN) -> Login:
-        """A login that passes lines to and from the host process."""
+        """Start a login that passes lines to and from the host process."""
         command = [*self.python.words(), "-m", "allranks.rank.process.reach", *arguments]
         return Login(self._name, self.python, command, tunnels=tunnels, within=within)
 
     def _try_again(self, within: int) -> None:
-        """Log in again; the login that was there before stays until another has taken its place."""
+        """Log in again; the previous login stays in use until the new one has replaced it."""
         try:
             login, event = self._log_in(within)
         finally:
@@ -185,7 +186,7 @@ class Connection:
             taken = not self._ended and isinstance(event, Present | Gone)
             if taken:
                 self.login = login
-                self.away_since = self.away_since or time.monotonic()  # what the login before took may be lost
+                self.away_since = self.away_since or time.monotonic()  # orders sent by the old login may be lost
         if not taken or event is None:
             login.end()
             if self.login is not None and self.login.closed:
@@ -203,7 +204,7 @@ class Connection:
         self._follow(login)
 
     def _log_in(self, within: int) -> tuple[Login, HostEvent | None]:
-        """One try; returns the login and the first event that came by it."""
+        """Make one attempt to log in; returns the login and the first event from it, None if none came."""
 
         def attempt(*more: str, tunnels: Mapping[int, int]) -> tuple[Login, HostEvent | None]:
             self._attempt = login = self._relay(str(self.folder), *more, tunnels=tunnels, within=within)
@@ -215,8 +216,8 @@ class Connection:
             finally:
                 limit.cancel()
 
-        # First without tunnels: what is left of the old ones must be gone at both ends. An sshd that no cut network
-        # tells of its end has the ports, and a controller takes no second connection under an engine's name.
+        # First log in without tunnels, to close the old tunnels at both ends. An sshd that has not noticed a lost
+        # network still holds the ports, and a controller accepts no second connection under an engine's name.
         login, event = attempt("--free", tunnels={})
         if not isinstance(event, Heard):
             return login, event
@@ -243,7 +244,7 @@ class Connection:
 
 
 def _first_answer(login: Login) -> HostEvent | None:
-    """The first event after the greeting, and after what a login shell prints; None where the output ends before."""
+    """The first event after the greeting, skipping output of a login shell; None if the output ends before it."""
     for line in login.reader:
         with suppress(NotUnderstood):
             if not login.is_greeting(line):

@@ -1,4 +1,4 @@
-"""Packages whose versions on a host differ from the notebook's, and what to type."""
+"""Packages whose versions on a host differ from the notebook's, and the commands that fix that."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from allranks.machine.facts import versions
 
 FROM_SOURCE = "(from source)"
-"""The version of a package that is only on the path, not installed."""
+"""Stands for the version of a package that is importable but not installed."""
 
 
 def differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """What must be equal and is not: name, here, there."""
+    """The packages whose versions must be equal and are not: name, version here, version there."""
     differs = []
     for name, mine in versions().items():
         other = theirs.get(name, "")
@@ -23,7 +23,7 @@ def differing(theirs: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 
 def listing(differs: Sequence[tuple[str, str, str]], python: str | None = None) -> str:
-    """A table, with what makes each equal for this Python there."""
+    """A table of the differences; with `python`, the path of the host's Python, also the fix for each."""
     rows = [("", "here", "there", ""), *((*row, _fix(row, python) if python else "") for row in differs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -1,4 +1,4 @@
-"""Which Python a host is called with: one that was named, or the environment that `setup` made there."""
+"""Which Python runs on a host: the one that was named, or that of the environment that `setup` made there."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from allranks.machine.identity import this_machine
 
 @dataclass(frozen=True)
 class Interpreter:
-    """Of one host."""
+    """The Python to run on one host."""
 
     path: str
-    """There; it may begin with ``~/``."""
+    """Its path on the host; it may begin with ``~/``."""
     private: str = ""
-    """Folder, relative to the home folder, with an environment that is taken in place of `path` where it exists."""
+    """Folder of an environment, relative to the home folder, whose Python is used instead of `path` if it exists."""
 
     def words(self) -> list[str]:
-        """What a shell there runs it by, before its arguments."""
+        """The words with which a shell on the host runs it, before its arguments."""
         if not self.private and not self.path.startswith("~/"):
             return [self.path]
         path = path_for_sh(self.path)
         first = ""
-        if self.private:  # the folder itself: the link may lead elsewhere before the cluster has ended
+        if self.private:  # resolve the link, since it may point elsewhere before the cluster has ended
             folder = f"{path_for_sh(f'~/{self.private}')}/{CURRENT}"
             first = f'd=$(cd {folder} 2>/dev/null && pwd -P) && [ -x "$d/bin/python" ] && exec "$d/bin/python" "$@"; '
         return ["/bin/sh", "-c", f'{first}exec {path} "$@"', "sh"]
 
     def made_by_setup(self, path: str) -> bool:
-        """Whether the Python at this path, as it calls itself, is that of the environment."""
+        """Whether `path`, the path that a Python reports as its own, lies in the environment."""
         return bool(self.private) and f"/{self.private}/" in path
 
 
 def path_for_sh(path: str) -> str:
-    """A path on a host as `sh` reads it there; it may be ``~``, or begin with ``~/``."""
+    """Quote a path on a host for `sh` there; it may be ``~``, or begin with ``~/``."""
     if path == "~":
         return '"$HOME"'
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
 def interpreter_of(named: str | None) -> Interpreter:
-    """The one that was `named`, else that of `setup` or, where there is none, the path of this one."""
+    """The interpreter that was `named`, else that of `setup`, with the path of this process's Python as a fallback."""
     return Interpreter(named) if named else Interpreter(sys.executable, private_environment())
 
 
 def private_environment() -> str:
-    """Where `setup` makes environments that match this one, relative to a host's home folder."""
+    """The folder where `setup` makes environments that match this one, relative to a host's home folder."""
     prefix = Path(sys.prefix)
     name = prefix.parent.name if prefix.name in (".venv", "venv", "env") else prefix.name
     name = re.sub(r"[^A-Za-z0-9._-]", "_", name) or "python"

@@ -1,4 +1,4 @@
-"""One ssh connection to a host: the input and output of a program there, and tunnels from there to this machine."""
+"""One ssh connection to a host: input and output of a program there, and tunnels from the host to this machine."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.
 _NOISE = ("Warning: Permanently added", "Allocated port")
 _GREETING = to_line(Greeting(0, 0)).decode().replace(": 0", ": %d")
 _GREET = 'printf "$1\\n" "$$" "$PPID"; shift; exec "$@"'
-"""Greets, and becomes the command. For `sh`: some login shells lack these variables."""
-# Children are listed without pgrep, too, on Linux. They are ended after their parent, which could start others.
+"""Prints the greeting, then executes the command. Run by `sh`, since some login shells lack these variables."""
+# On Linux this works without pgrep too. A process is killed before its children, since it could start others.
 _END = """\
 children() { pgrep -P "$1" 2>/dev/null || grep -lsx "PPid:[[:blank:]]*$1" /proc/[0-9]*/status | cut -d/ -f3; }; \
 end() { set -- "$1" $(children "$1"); kill -KILL "$1" 2>/dev/null; shift; for c; do end "$c"; done; }; \
 for c in $(children "$2"); do [ "$c" != "$1" ] || end "$c"; done"""
-"""Ends process $1 and all that it has started, if it is a child of process $2: a name may lead to several hosts."""
+"""Kills process $1 and its descendants if it is a child of process $2: a host name may lead to several machines."""
 END_THERE_WITHIN = 20.0
-"""Seconds for the login that runs this."""
+"""Timeout, in seconds, for the login that runs `_END`."""
 ENDS_WITHIN = 2.0
-"""Seconds ssh gets to end."""
+"""Timeout, in seconds, for ssh to exit."""
 
 
 class Login:
-    """Begins to log in when it is made."""
+    """One run of ssh, which starts in the constructor."""
 
     def __init__(
         self,
@@ -47,24 +47,24 @@ class Login:
         tunnels: Mapping[int, int] = MappingProxyType({}),
         within: int = CONNECT_WITHIN,
     ) -> None:
-        """`command` runs there, and is about `python`: that is named in advice. First comes a `Greeting`.
+        """Start ssh, which prints a `Greeting` and then runs `command` on the host; advice names `python`.
 
-        `tunnels` gives for a port here the one there; 0 for any. `within`: seconds to connect. Raises OSError.
+        `tunnels` maps ports here to ports there, 0 for any port. `within`: seconds to connect. Raises OSError.
         """
         self._name, self._python = name, python
         self.tunnels = {here: there for here, there in tunnels.items() if there}
-        """The port there for each port here, as far as they are known."""
+        """The port there for each port here, for tunnels whose ports are known."""
         self._wanted = len(tunnels)
         self.said: list[str] = []
-        """The last lines that ssh, or the host's shell, complained with."""
+        """The last lines of standard error, from ssh or the host's shell."""
         self.greeting: Greeting | None = None
-        """Set by the reader of what the shell there prints, once it has run its start-up files."""
+        """Set by the reader of `reader`, once the shell there has run its start-up files."""
         self.runs = False
-        """Whether the Python there has run its first lines: set likewise."""
+        """Whether the Python there has run its first lines; set by the same reader."""
         self.closed = False
-        """Whether all has been read of it."""
+        """Whether its output has been read to the end."""
         self.on_tunnel: Callable[[], None] = lambda: None
-        """Called when there is another tunnel."""
+        """Called each time that a tunnel's port is known."""
         forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
         line = shlex.join(["exec", "/bin/sh", "-c", _GREET, "sh", _GREETING, *command])
         self.process = subprocess.Popen(
@@ -72,7 +72,7 @@ class Login:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is for the notebook
+            start_new_session=True,  # Ctrl-C in a terminal must not reach ssh
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.reader, self.writer = self.process.stdout, self.process.stdin
@@ -80,7 +80,7 @@ class Login:
         self._complaints.start()
 
     def is_greeting(self, line: bytes) -> bool:
-        """Whether this is the line by which the shell greets; it is noted then."""
+        """Whether `line` is the shell's greeting; stores it if so."""
         with suppress(NotUnderstood):
             if isinstance(event := read_event(line), Greeting):
                 self.greeting = event
@@ -94,12 +94,12 @@ class Login:
 
     @property
     def has_tunnels(self) -> bool:
-        """Whether all of them are there."""
+        """Whether the ports of all tunnels are known."""
         return len(self.tunnels) >= self._wanted
 
     def why_not(self, more: Sequence[str] = ()) -> str:
-        """What ssh, the host's shell, or `more` complained of, in words; empty where nothing did."""
-        # The last ones may still be on their way; from an ssh that ends, all of them come.
+        """Explain the errors of ssh or the host's shell, and the lines in `more`; empty if there are none."""
+        # The last lines may not have arrived yet. Once ssh's output has ended, wait for all of them.
         self._complaints.join(ENDS_WITHIN if self.closed else 0.05)
         said = [*self.said, *more]
         if not said:
@@ -114,16 +114,16 @@ class Login:
         self.process.terminate()
         try:
             self.process.wait(ENDS_WITHIN)
-        except subprocess.TimeoutExpired:  # it waits for its tunnels
+        except subprocess.TimeoutExpired:  # ssh waits for its tunnels to close
             self.process.kill()
             self.process.wait()
 
     def end_there(self) -> None:
-        """End what this login has started there, by another one, and then this one.
+        """Kill the process that this login started on the host, through another login, then end this login.
 
-        For a Python that hangs: it does not notice that the connection is closed.
+        Needed for a Python that hangs, since it does not notice that the connection is closed.
         """
-        # While this connection is open, the process is a child of its sshd.
+        # While this connection is open, the process is a child of the connection's sshd.
         if self.greeting is not None and self.process.poll() is None:
             line = shlex.join(["exec", "/bin/sh", "-c", _END, "sh", *map(str, astuple(self.greeting))])
             nothing = subprocess.DEVNULL
@@ -150,16 +150,16 @@ class Login:
 
 
 def engine_ports(info: Mapping[str, Any]) -> list[int]:
-    """The ports that an engine connects to, by its connection info."""
+    """The ports that an engine connects to, from its connection info."""
     return [*(port for port in info.values() if isinstance(port, int)), *info["broadcast"]]
 
 
 def through(info: Mapping[str, Any], tunnels: Mapping[int, int]) -> dict[str, Any]:
-    """Connection info for an engine at the other end of the tunnels."""
+    """Convert connection info for an engine at the other end of the tunnels."""
     mapped = {key: tunnels[value] if isinstance(value, int) else value for key, value in info.items()}
     return mapped | {"broadcast": [tunnels[port] for port in info["broadcast"]]}
 
 
 def port_of(url: str) -> int:
-    """Of ``tcp://127.0.0.1:5000``."""
+    """The port of a URL such as ``tcp://127.0.0.1:5000``."""
     return int(url.rpartition(":")[2])

@@ -22,7 +22,7 @@ def reach(
     lifeline_url: str,
     on_event: Any,
 ) -> list[RemoteHost]:
-    """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart, naming each that cannot."""
+    """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart that names all failures."""
     if not hosts:
         return []
     ends: list[RemoteHost] = []
@@ -46,9 +46,9 @@ def reach(
         if failures:
             causes = [cause for error in failures for cause in error.causes]
             raise CannotStart("\n".join(map(str, failures)), causes=causes)
-    except BaseException as error:  # Ctrl-C too, and a machine that has no processes or descriptors left
+    except BaseException as error:  # including Ctrl-C, and OSError when processes or descriptors run out
         for end in ends:
-            threading.Thread(target=end.end).start()  # no daemon: a script that ends now leaves nothing on a host
+            threading.Thread(target=end.end).start()  # no daemon, so that a script that exits now still cleans up
         for end in ends:
             end.wait_end()
         if isinstance(error, FileNotFoundError):

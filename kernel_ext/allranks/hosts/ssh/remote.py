@@ -1,8 +1,8 @@
-"""Hosts over ssh: one login each, which carries the host process's orders and, in tunnels, the ranks' way back.
+"""Hosts over ssh: one login each, for the host process's orders and events and, in tunnels, the ranks' connections.
 
 Controller and lifeline listen on the notebook's loopback only, and at the other end of the tunnel on the host's
-loopback, where CurveZMQ keeps other users out. So no address has to be known, and no firewall or NAT between the
-notebook and a host matters. The ranks' own traffic goes straight from host to host.
+loopback, where CurveZMQ keeps other users out. So no address has to be known, and firewalls and NAT between the
+notebook and a host do not matter. Collectives go directly from host to host.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from .interpreter import Interpreter
 from .login import engine_ports, port_of, through
 
 READY_WITHIN = 25.0
-"""Seconds a host gets until its host process answers, which may come from a cold disk; ssh has limits of its own."""
+"""Timeout, in seconds, for a host process to answer; its Python may load from a cold disk. ssh has its own timeouts."""
 GREETS_WITHIN = 7.0
-"""Seconds from the login until its shell runs a command: one that waits in a start-up file does so indefinitely."""
+"""Seconds from the login until its shell runs a command; a shell that blocks in a start-up file never does."""
 STARTS_WITHIN = 6.0
-"""Seconds from then until the Python there runs its first lines, which import little."""
+"""Seconds from the shell's greeting until the Python there runs its first lines, which import little."""
 PATIENCE = 16.0
-"""Seconds without a word from the notebook after which it counts as gone, and the lease begins."""
+"""Seconds without a message from the notebook after which it counts as gone, and the lease begins."""
 
 
 @dataclass(frozen=True)
 class SavedHost:
-    """What a head needs to reach a host process that another one started."""
+    """The information with which a head can reach a host process that another head started."""
 
     directory: str
     tunnels: dict[str, int]
     """The port there for each port here."""
     prepared: str
-    """What the host said of itself, as it came."""
+    """The host's `Prepared` event as JSON."""
     python: str
-    """The interpreter there."""
+    """Path of the Python on the host."""
 
 
 class RemoteHost(HostEnd):
-    """A host process at the other end of an ssh connection, which is made again whenever it is lost.
+    """A host process at the other end of an ssh connection, which reconnects whenever it is lost.
 
-    The host process and its ranks do not depend on the connection: they stay until their lease has run out.
+    The host process and its ranks do not depend on the connection: they stay until their lease has expired.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RemoteHost(HostEnd):
         lifeline_url: str,
         on_event: OnEvent,
     ) -> None:
-        """`tunnels` gives for a port here the one there; 0 for any."""
+        """`tunnels` maps ports here to ports there, 0 for any port."""
         super().__init__(host.name, on_event)
         self.host = host
         self._engine_info_here, self._lifeline_here = engine_info, lifeline_url
@@ -90,7 +90,7 @@ class RemoteHost(HostEnd):
         )
         self._ended_orderly = False
         self.prepared: Prepared | None = None
-        """What the host says of itself."""
+        """What the host reported about itself; None until then."""
 
     @classmethod
     def begin(
@@ -127,7 +127,7 @@ class RemoteHost(HostEnd):
         lifeline_url: str,
         on_event: OnEvent,
     ) -> RemoteHost:
-        """Reach a host that another head logged in to; until then (see `wait_reached`) it is away."""
+        """Reconnect to a host that another head logged in to; it counts as away until reached (see `wait_reached`)."""
         tunnels = {int(here): there for here, there in saved.tunnels.items()}
         end = cls(
             host,
@@ -145,13 +145,13 @@ class RemoteHost(HostEnd):
         return end
 
     def saved(self) -> SavedHost:
-        """What `again` needs, in another process."""
+        """The information with which `again`, in another process, reconnects."""
         assert self.prepared is not None
         tunnels = {str(here): there for here, there in self._connection.tunnels.items()}
         return SavedHost(str(self.directory), tunnels, to_line(self.prepared).decode(), self.python)
 
     def ready(self, deadline: float) -> None:
-        """Wait until it can start ranks. Raises CannotStart."""
+        """Wait until the host can start ranks. Raises CannotStart."""
         login = self._connection.login
         assert login is not None
 
@@ -160,7 +160,7 @@ class RemoteHost(HostEnd):
             return self._gone.is_set() or bool(self.trouble) or there
 
         with self._changed:
-            # Its tunnels are there once ssh has logged in, which may take long by several jumps.
+            # The tunnels are open once ssh has logged in, which may take long through several jump hosts.
             self._changed.wait_for(lambda: login.has_tunnels or settled(), max(0.0, deadline - time.monotonic()))
             until = min(deadline, time.monotonic() + GREETS_WITHIN)
             self._changed.wait_for(lambda: login.greeted or settled(), max(0.0, until - time.monotonic()))
@@ -175,7 +175,7 @@ class RemoteHost(HostEnd):
             raise CannotStart(f"{self.name}: {why}", causes=[cause])
         if differs := differing(self.prepared.versions):
             raise self._differs(differs)
-        login.said.clear()  # what ssh said until now was no trouble
+        login.said.clear()  # nothing that ssh printed so far was an error
         self._connection.tunnels = dict(login.tunnels)
         self._connection.python = Interpreter(self.python)
         self._use(Path(self.prepared.directory))
@@ -193,7 +193,7 @@ class RemoteHost(HostEnd):
         return CannotStart(f"{self.name} {why}", causes=[HostCause(self.name, why)])
 
     def wait_reached(self, deadline: float) -> bool:
-        """Wait until it can be reached, or has ended; returns whether it can."""
+        """Wait until the host is reached or has ended; returns whether it is reached."""
         with self._changed:
             self._changed.wait_for(lambda: not self.away or self._gone.is_set(), max(0.0, deadline - time.monotonic()))
         return not self.away
@@ -205,14 +205,14 @@ class RemoteHost(HostEnd):
 
     @property
     def python(self) -> str:
-        """The interpreter there."""
+        """Path of the Python on the host."""
         called = self._connection.python
         made = self.prepared is not None and called.made_by_setup(self.prepared.python)
         return self.prepared.python if self.prepared is not None and made else called.path
 
     @property
     def network(self) -> HostNetwork:
-        """Its network."""
+        """The network as the host reports it."""
         seen, own = self._seen, self.prepared.addresses if self.prepared is not None else ()
         return HostNetwork(own, seen[2] if seen else None)
 
@@ -223,35 +223,35 @@ class RemoteHost(HostEnd):
 
     @property
     def _seen(self) -> list[str]:
-        """Address and port of ssh's two ends: the notebook's (or a jump host's), and its own."""
+        """Address and port of ssh's two ends, the notebook's (or a jump host's) first; empty if not reported."""
         seen = self.prepared.ssh.split() if self.prepared else []
         return seen if len(seen) == 4 else []
 
     @property
     def platform(self) -> Platform:
-        """What the host says it can run."""
+        """What the host reports it can run."""
         assert self.prepared is not None
         return Platform(**asdict(self.prepared.platform))
 
     @property
     def cuda(self) -> tuple[str, ...]:
-        """The CUDA devices it was told to use; empty for all of them."""
+        """The CUDA devices that its environment selects; empty for all."""
         assert self.prepared is not None
         return visible_devices({"CUDA_VISIBLE_DEVICES": self.prepared.cuda})
 
     def end(self) -> None:
-        """See `HostEnd.end`; a host that stays away is still tried, to end its ranks when it is reached."""
+        """See `HostEnd.end`; attempts to reach a host that is away go on, to end its ranks once it is reached."""
         self._ended_orderly = True
-        if self._speaks and (self.prepared is not None or self.trouble):  # else there is nothing to end
+        if self._speaks and (self.prepared is not None or self.trouble):  # else no host process is up
             super().end()
         if self.alive and self.away:
             return
         hangs = self.alive and self.prepared is None
-        self._gone.set()  # nobody waits for what hangs to be ended
+        self._gone.set()  # `wait_end` does not wait while a hanging process is killed
         self._connection.end(there=hangs)
 
     def _use(self, directory: Path) -> None:
-        """The host process is there: its folder, and how engines and ranks there connect."""
+        """Set the host process's folder, and how engines and ranks there connect."""
         self.directory = directory
         self.engine_info = through(self._engine_info_here, self._connection.tunnels)
         self.lifeline_url = f"tcp://127.0.0.1:{self._connection.tunnels[port_of(self._lifeline_here)]}"
@@ -269,17 +269,17 @@ class RemoteHost(HostEnd):
             case Greeting():
                 if login is not None and not login.greeted:
                     login.greeting, self._speaks = event, True
-                    self._order(Prepare(patience=PATIENCE))  # no earlier: a `read` in a start-up file would take it
+                    self._order(Prepare(patience=PATIENCE))  # not earlier, or a `read` in a start-up file would take it
                     self._notice()
             case Heard():
-                if login is not None and not login.runs:  # the first of the first login
+                if login is not None and not login.runs:  # only the first event of the first login
                     login.runs = True
                     self._notice()
             case _:
                 super()._hear(event)
 
     def _notice(self) -> None:
-        """Wake those that wait for something of this host."""
+        """Wake all threads that wait for a change of this host."""
         with self._changed:
             self._changed.notify_all()
 
@@ -289,15 +289,15 @@ class RemoteHost(HostEnd):
 
     @property
     def _hangs(self) -> bool:
-        """Whether its Python was started by the first login, and has not run its first lines."""
+        """Whether the first login started the host's Python, which has not run its first lines yet."""
         login = self._connection.login
         return self.alive and not self.trouble and login is not None and login.greeted and not login.runs
 
     def _why_not(self) -> str:
-        """What went wrong, and what to do, from what ssh and the host said."""
+        """Explain what went wrong, and what to do, from the output of ssh and of the host."""
         login, more = self._connection.login, [self.trouble] if self.trouble else []
         timed_out = self.alive and not self.trouble
-        if not self.alive:  # else it may still be greeting
+        if not self.alive:  # else the printed lines may be a login shell's usual output
             more = [*self.printed, *more]
         if login is not None and not timed_out and (said := login.why_not(more)):
             return said

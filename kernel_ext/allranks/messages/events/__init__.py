@@ -1,10 +1,10 @@
-"""What a rank reports to the head, and what a process of a scheduler reports before it has ranks.
+"""Events: reports of a rank to the head, and of a process started by a scheduler before it has ranks.
 
-Each type says when it is sent. Reports of a cell carry its number; those that must not get lost carry `seq` as well,
-are kept until the head acknowledges the cell, and are sent again after a reconnect.
+Each type says when it is sent. Events of a cell contain its number. Events that must not get lost also contain `seq`;
+the rank keeps them until the head acknowledges the cell, and sends them again after a reconnect.
 
 Runs in: every process of ours.
-Called by: ``rank``, which sends them; ``head`` and ``hosts``, which take them.
+Called by: ``rank``, which sends them; ``head`` and ``hosts``, which handle them.
 May call: ``messages``.
 """
 

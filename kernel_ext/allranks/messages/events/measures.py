@@ -1,4 +1,4 @@
-"""What a rank measures: its collectives, its memory, its links, its machine."""
+"""Measurements of a rank: its collectives, memory, links, GPU and machine."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from msgspec import Struct
 
 
 class LedgerEntry(Struct, array_like=True, frozen=True):
-    """One collective, as the ledger of a rank has it."""
+    """One collective in the ledger of a rank."""
 
     number: int
-    """Among the calls that all ranks share, or among those of this rank alone."""
+    """Counts the calls that all ranks share, or the calls of this rank alone (see `shared`)."""
     op: str
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
     line: int | None
-    """Of the running cell; None for code that stands elsewhere."""
+    """The line of the running cell; None for code outside it."""
     shared: bool
-    """Every rank of the world must enter it alike."""
+    """Whether every rank of the world must enter it."""
     peer: int | None = None
-    """The rank it sends to or receives from."""
+    """The rank that it sends to or receives from."""
 
 
 class Memory(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Gpu(Struct, frozen=True):
 
 
 class OpTotals(Struct, array_like=True, frozen=True):
-    """The calls of one operation so far: how many, their bytes in all, and those of the smallest and the largest."""
+    """The calls of one operation so far: their number, their total bytes, and the bytes of the smallest and largest."""
 
     op: str
     calls: int
@@ -55,14 +55,14 @@ class OpTotals(Struct, array_like=True, frozen=True):
 
 
 class LinkReading(Struct, array_like=True, frozen=True):
-    """All connections to one neighbour, as their sockets count."""
+    """All connections to one neighbour, by the counters of their sockets."""
 
     peer: int
     connections: int
     sent: int
-    """Bytes."""
+    """Bytes that the peer has acknowledged so far; on macOS, bytes sent."""
     rate: float
-    """Bytes a second since the reading before."""
+    """Bytes a second since the previous reading."""
     rtt: float
     """Seconds."""
     retransmits: int
@@ -78,7 +78,7 @@ class Compiler(Struct, array_like=True, frozen=True):
 
     program: str
     seconds: int
-    """For which it has run."""
+    """How long it has run, in whole seconds."""
 
 
 class Machine(Struct, frozen=True):

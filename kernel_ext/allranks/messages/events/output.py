@@ -1,4 +1,4 @@
-"""What a cell puts out on a rank, item by item."""
+"""The output of a cell on one rank, as a sequence of items."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .measures import LedgerEntry
 Stream = Literal["stdout", "stderr"]
 BundleKind = Literal["display", "update", "result"]
 Item: TypeAlias = "tuple[object, ...]"
-"""An item of output as the rooms pass it on: its kind first, then what there is of it (see `unpacked`)."""
+"""An item of output outside of messages: its kind, then its content (see `unpacked`)."""
 
 
 class CellError(Struct, frozen=True):
-    """What a cell raised on one rank."""
+    """The error that a cell raised on one rank."""
 
     ename: str
     evalue: str
     traceback: list[str]
-    """As IPython shows it, in lines with colours."""
+    """The lines as IPython shows them, with colours."""
     line: int | None = None
     place: str = ""
-    """Where `line` is, if that is not the cell: the file of a function it calls."""
+    """The file of `line` if it is outside the cell, in a function that the cell calls."""
     collective: LedgerEntry | None = None
-    """The one that the rank was in."""
+    """The collective in which the rank was."""
     aborted: bool = False
-    """Raised only because a collective was aborted."""
+    """Whether the error only followed from an aborted collective."""
 
 
 class Text(Struct, array_like=True, tag="text", frozen=True):
@@ -48,7 +48,7 @@ class Bundle(Struct, array_like=True, tag="bundle", frozen=True):
 
 
 class Raised(Struct, array_like=True, tag="raised", frozen=True):
-    """The error, where it was shown among the output."""
+    """The error, at its position in the output."""
 
     error: CellError
 
@@ -60,7 +60,7 @@ class Clear(Struct, array_like=True, tag="clear", frozen=True):
 
 
 class Cut(Struct, array_like=True, tag="cut", frozen=True):
-    """What was printed and not kept."""
+    """How much printed text was not kept."""
 
     lines: int
     nbytes: int
@@ -70,7 +70,7 @@ OutputItem = Text | Bundle | Raised | Clear | Cut
 
 
 def packed(items: Iterable[Sequence[object]]) -> tuple[OutputItem, ...]:
-    """Items of a rank's output buffer, for their way."""
+    """Convert items of a rank's output buffer to their message types."""
     return tuple(map(_packed, items))
 
 
@@ -90,7 +90,7 @@ def _packed(item: Sequence[object]) -> OutputItem:
 
 
 def unpacked(items: Iterable[OutputItem]) -> list[Item]:
-    """Items as a fold takes them, such as ``("text", stream, prints)`` and ``("display", bundle)``.
+    """Convert to the items that a fold accepts, such as ``("text", stream, prints)`` and ``("display", bundle)``.
 
     An error is ``("error", dict, CellError)``. Raises NotUnderstood.
     """

@@ -1,4 +1,4 @@
-"""The events themselves."""
+"""The types of events."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CommKind = Literal["comm_open", "comm_msg", "comm_close"]
 
 
 def snake(name: str) -> str:
-    """``LookBack`` as ``look_back``."""
+    """Convert a class name to snake case: ``LookBack`` becomes ``look_back``."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
 class Event(Struct, tag_field="event", tag=snake):
-    """From a rank's agent, or from a process that has joined."""
+    """Sent by a rank's agent, or by a process that has joined."""
 
 
 class CellEvent(Event):
-    """Of one cell on one rank."""
+    """An event of one cell on one rank."""
 
     cell: int
 
@@ -37,79 +37,79 @@ class Hello(Event):
     host: str
     ready: bool
     cell: int
-    """The last that began."""
+    """The last cell that began."""
     open: bool
-    """Whether its end has yet to be acknowledged."""
+    """Whether the head has not yet acknowledged the end of that cell."""
 
 
 class Ready(Event):
-    """The engine can take cells."""
+    """The engine is ready for cells."""
 
     memory: Memory
     folder: str = ""
-    """Where it works, if its host lacks the folder that it was to work in."""
+    """The rank's working folder, if its host lacks the intended one."""
 
 
 class State(Event):
-    """Where the rank stands: several times a second while a cell runs, every two seconds at rest."""
+    """The state of the rank, sent several times a second while a cell runs, and every two seconds while idle."""
 
     running: bool = False
     cell: int = 0
-    """The last that began."""
+    """The last cell that began."""
     entered: int = 0
-    """How many collectives that all ranks share it has asked for."""
+    """Number of the collectives shared by all ranks that the rank has called."""
     line: int | None = None
-    """Of the running cell."""
+    """The current line of the running cell."""
     source: str | None = None
     collective: LedgerEntry | None = None
-    """The last it asked for."""
+    """The last collective that the rank called."""
     waiting: bool = False
-    """Whether the main thread is blocked in it."""
+    """Whether the main thread is blocked in `collective`."""
     in_task: bool = False
-    """Whether it is an asyncio task of an earlier cell that waits in it."""
+    """Whether an asyncio task of an earlier cell is blocked in it."""
     tasks: bool = False
-    """Whether asyncio tasks that the user's code has started are pending, while no cell runs."""
+    """Whether asyncio tasks of the user's code are pending while no cell runs."""
     unordered: int = 0
-    """Collectives that ``--ordered`` could not chain in the last cell."""
+    """Number of collectives that ``--ordered`` could not chain in the last cell."""
     untracked: bool = False
     """Whether evaluation order cannot be tracked with this version of MLX."""
     memory: Memory = Memory()
     cpu: float | None = None
     """Share of one core."""
     effective: float | None = None
-    """Bytes a second that its code handed to collectives lately."""
+    """Bytes a second that the rank's code has recently passed to collectives."""
     ops: tuple[OpTotals, ...] = ()
     links: tuple[LinkReading, ...] = ()
     stalled: float | None = None
-    """Seconds in which a transfer was pending and no byte moved; None where that cannot be known."""
+    """Seconds for which a transfer has been pending without a byte moving; None if that cannot be determined."""
     compiler: Compiler | None = None
-    """Which the main thread seems to wait for."""
+    """The compiler that the main thread seems to wait for."""
     machine: Machine | None = None
-    """From one rank of each host."""
+    """Reported by one rank of each host."""
     gpu: Gpu | None = None
-    """From one rank of each Mac; elsewhere from every rank that computes on one."""
+    """Reported by one rank of each Mac; elsewhere by every rank that computes on a GPU."""
     in_steps: bool = False
-    """Whether its cell has ended a step, so that it answers questions after the next one."""
+    """Whether the cell has completed a step, so that the rank answers questions after the next step."""
 
 
 class Began(CellEvent):
     """The cell begins."""
 
     late: tuple[OutputItem, ...] = ()
-    """What was printed since the one before."""
+    """Output since the end of the previous cell."""
 
 
 class Output(CellEvent):
-    """What the cell has put out since the last such event."""
+    """Output of the cell since the previous `Output`."""
 
     items: tuple[OutputItem, ...]
     live: dict[Stream, str] | None
-    """The unfinished line of each stream; None where that has not changed."""
+    """The unfinished line of each stream; None if it has not changed."""
     seq: int = 0
 
 
 MOST_TIMED = 4_000
-"""Timed collectives of a cell that a rank tells of: the last ones."""
+"""Maximum number of timed collectives that a rank reports for a cell: the last ones."""
 
 
 class Timed(Struct, array_like=True, frozen=True):
@@ -121,16 +121,16 @@ class Timed(Struct, array_like=True, frozen=True):
 
 
 class EvaluatedAtOnce(Struct, frozen=True):
-    """Collectives of two streams or two threads that a rank evaluated at once: in no order that ranks could share."""
+    """Concurrently evaluated collectives of two streams or two threads, whose order may differ between ranks."""
 
     collectives: tuple[LedgerEntry, ...] = ()
-    """Of two streams."""
+    """Collectives of two streams."""
     threads: tuple[str, ...] = ()
-    """Names of two threads."""
+    """Names of the two threads."""
 
 
 class Exchanged(Struct, frozen=True, array_like=True):
-    """What a rank sent to another and received from it in a cell: how often, and a checksum of dtypes and sizes."""
+    """Messages exchanged with another rank in a cell, each way: their count, and a checksum of dtypes and sizes."""
 
     peer: int
     sent: tuple[int, int]
@@ -146,20 +146,20 @@ class Done(CellEvent):
     nbytes: int
     cut: Cut
     entered: int
-    """Number of the last collective it asked for."""
+    """Number of the last shared collective that the rank called."""
     shared: tuple[int, int]
-    """How many collectives of the whole world it asked for, and a checksum of them."""
+    """The number of shared collectives called in the cell, and a checksum of them."""
     pending: tuple[str, ...] = ()
     """Variables that wait for a collective."""
     invalid: tuple[str, ...] = ()
-    """Variables of which an aborted collective was a part."""
+    """Variables that depend on an aborted collective."""
     unmarked: tuple[LedgerEntry, ...] = ()
     """Aborted collectives whose results could not be set to NaN."""
     timed: tuple[Timed, ...] | None = None
     no_value: str | None = None
-    """Why the value is not there."""
+    """Why the value is missing; None if it is not."""
     settled: int = 0
-    """All collectives up to this number were evaluated, as far as it is known."""
+    """As far as known, all shared collectives up to this number were evaluated."""
     at_once: EvaluatedAtOnce | None = None
     exchanged: tuple[Exchanged, ...] = ()
     seq: int = 0
@@ -172,40 +172,40 @@ class Entering(CellEvent):
 
 
 class Unblocked(CellEvent):
-    """A blocked collective was made to return."""
+    """A blocked collective was aborted."""
 
     collective: LedgerEntry | None
     broke: bool = False
-    """Whether the world is broken by it."""
+    """Whether that broke the world."""
     in_task: bool = False
-    """Whether an asyncio task of an earlier cell waited in it, while this cell waited for the main thread."""
+    """Whether an asyncio task of an earlier cell was blocked in it, while this cell waited for the main thread."""
 
 
 class AtDebugger(Event):
-    """The rank has come to a prompt of its debugger, or left it."""
+    """The rank has reached a prompt of its debugger, or left it."""
 
     cell: int | None
-    """None for a look back after the cell."""
+    """None in post-mortem debugging, after the cell."""
     open: bool
-    """Whether it waits for a command."""
+    """Whether the debugger waits for a command."""
     stepping: bool
-    """Whether it may come back to a prompt."""
+    """Whether the debugger may return to a prompt."""
     text: str
-    """What pdb has printed."""
+    """Text that pdb has printed."""
     answered: int = 0
-    """Number of the last command it was given."""
+    """Number of the last command that the debugger received."""
     line: int | None = None
     source: str | None = None
 
 
 class Listens(Event):
-    """The rank enters ``init`` now, in which it listens on this port for the others."""
+    """The rank is about to enter ``init``, in which it listens on this port for the other ranks."""
 
     port: int
 
 
 class Leaving(Event):
-    """The process is about to end by itself."""
+    """The process is about to exit, since its code called ``os._exit``."""
 
     call: str
     line: int | None
@@ -220,18 +220,18 @@ class LogCall(Struct, array_like=True, frozen=True):
     """Unix time in seconds."""
     values: dict[str, float]
     of: float | None = None
-    """How many steps there will be, where the code says so."""
+    """The total number of steps, if the code states it."""
 
 
 class LogCalls(Event):
-    """Calls of ``log``, from number `first` of this process on."""
+    """Calls of ``log``, starting with call number `first` of this process."""
 
     first: int
     calls: tuple[LogCall, ...]
 
 
 class CommRow(Struct, array_like=True, frozen=True):
-    """A message of a comm; `data` and `metadata` are JSON, and so many of the buffers that follow are its own."""
+    """A message of a comm; `data` and `metadata` are JSON, `buffers` is the number of its buffers."""
 
     kind: CommKind
     comm: str
@@ -241,14 +241,14 @@ class CommRow(Struct, array_like=True, frozen=True):
 
 
 class CommMessages(Event):
-    """What the comms of the rank's widgets said; the head acknowledges the number with `requests.CommsTaken`."""
+    """Messages of the rank's widgets; the head acknowledges the number with `requests.CommsTaken`."""
 
     number: int
     messages: tuple[CommRow, ...]
 
 
 class Answered(Event):
-    """The answer to question `number`: its own type, encoded."""
+    """The answer to question `number`, encoded."""
 
     number: int
     answer: bytes
@@ -262,17 +262,17 @@ class Failed(Event):
     """Name of the exception's class."""
     text: str
     traceback: str = ""
-    """Where the error was not foreseen."""
+    """Only for errors that the rank did not expect."""
 
 
 class JoinedFrom(Struct, frozen=True):
-    """Where a process that a scheduler started runs, and as which of how many."""
+    """A process started by a scheduler: its location, its number, and how many were started."""
 
     host: str
     address: str
-    """At which it reaches the head."""
+    """The process's address on the network to the head."""
     url: str
-    """At which it found the head."""
+    """The URL at which the process reached the head."""
     number: int | None
     size: int | None
     python: str
@@ -288,8 +288,8 @@ class TaskHello(Event):
 
 
 class TaskEvent(Event):
-    """An event of the host process in such a process; numbered, and sent again after a reconnect."""
+    """An event of the host process that such a process runs; numbered, and sent again after a reconnect."""
 
     number: int
     line: bytes
-    """As the host process wrote it."""
+    """The line that the host process wrote."""

@@ -8,21 +8,21 @@ from .reports import Event
 
 
 class EventOfTransfer(Event):
-    """About a message whose buffers come in parts; each end numbers those that it sends."""
+    """Belongs to the transfer of a message in parts; each end numbers the transfers that it sends."""
 
     transfer: int
 
 
 class Announced(EventOfTransfer):
-    """Such a message begins: parts with its buffers follow."""
+    """A transfer begins; parts with the buffers of `message` follow."""
 
     message: bytes
     sizes: list[int]
-    """Of the buffers, in bytes."""
+    """Sizes of the buffers, in bytes."""
 
 
 class Part(EventOfTransfer):
-    """The next bytes: slices of one or more of the buffers."""
+    """The next bytes of a transfer: slices of one or more of its buffers."""
 
 
 class Taken(EventOfTransfer):
@@ -30,11 +30,11 @@ class Taken(EventOfTransfer):
 
 
 class Refused(EventOfTransfer):
-    """What is being received is no longer wanted, or cannot be held."""
+    """The receiver no longer wants the message, or lacks the memory for it."""
 
 
 class Dropped(EventOfTransfer):
-    """What was being sent does not go on."""
+    """The sender has stopped sending the message."""
 
 
 KINDS = Kinds(Announced, Part, Taken, Refused, Dropped)

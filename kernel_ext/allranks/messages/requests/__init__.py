@@ -1,10 +1,11 @@
-"""What the head asks of a rank, each request with what the rank answers to it.
+"""Requests of the head to a rank, each with the type of its answer.
 
-A `Question` has an answer and a plain `Request` has none. Where it is handled on the rank is part of its type, since
-that decides what it may touch, and whether it is handled while the main thread is blocked in a collective.
+A `Question` has an answer, a plain `Request` has none. The type also determines the thread of the rank that handles
+the request: that decides which state the handler may touch, and whether it runs while the main thread is blocked in a
+collective.
 
 Runs in: every process of ours.
-Called by: ``head`` and ``cluster``, which ask; ``rank.agent``, which answers.
+Called by: ``head`` and ``cluster``, which send requests; ``rank.agent``, which answers them.
 May call: ``messages``.
 """
 

@@ -1,4 +1,4 @@
-"""About cells, the widgets that they show, and the process that runs them."""
+"""Requests about cells, the widgets that they show, and the process that runs them."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from .base import Nothing, Question, Request
 
 
 class RunCell(Request):
-    """Run a cell, after everything that came before it."""
+    """Run a cell, after all cells and shell messages that arrived before it."""
 
     runs = "main"
     code: str
     cell: dict[str, Any]
-    """A `CellRequest` as plain data: a rank of another version fails the cell, and says what it cannot read."""
+    """A `CellRequest` as plain data: a rank of another version fails the cell, and reports what it cannot read."""
     after: tuple[str, ...] = ()
-    """Requests of ipyparallel's client in the notebook that were sent before the cell, and that run before it."""
+    """Requests that ipyparallel's client in the notebook sent before the cell; they run before it."""
 
 
 class Greet(Request):
-    """Say hello again: a message of the rank came by a connection on which it had not."""
+    """Send `Hello` again: a message of the rank arrived on a connection without one."""
 
 
 class Register(Request):
-    """Register the engine with ipyparallel's controller again, which is another process now."""
+    """Register the engine again with ipyparallel's controller, which was restarted."""
 
     runs = "main"
 
 
 class KeepCall(Question[Nothing]):
-    """The buffers hold a function and its arguments, which cell `cell` is to call."""
+    """Keep the function and arguments in the buffers, for cell `cell` to call."""
 
     cell: int
 
 
 class Acknowledge(Request):
-    """The head has everything of this cell."""
+    """The head has received all events of this cell."""
 
     cell: int
 
 
 class Decided(Request):
-    """The notebook knows that this rank failed in the cell, and unblocks those that wait for it."""
+    """The notebook knows that this rank failed in the cell, and unblocks the ranks that wait for it."""
 
     cell: int
 
 
 class Interrupt(Request):
-    """Stop a cell: a blocked collective is aborted where that is possible, Python code gets a SIGINT.
+    """Stop a cell: abort the blocked collective if possible, and interrupt Python code with SIGINT.
 
-    Without a number, whatever runs: a cell, or a look back in the debugger.
+    With None, stop whatever runs: a cell, or a post-mortem debugger.
     """
 
     cell: int | None
 
 
 class Unblock(Request):
-    """Make the collective return that the rank is blocked in; nothing happens if it is in none."""
+    """Abort the collective in which the rank is blocked; no effect if it is not in a collective."""
 
     cell: int
 
@@ -67,14 +67,14 @@ class Unblock(Request):
 
 
 class PageComms(Request):
-    """What the user did to the rank's widgets in the page."""
+    """Messages to the rank's widgets, from the user's actions in the page."""
 
     number: int
     messages: tuple[CommRow, ...]
 
 
 class CommsTaken(Request):
-    """The head has what the comms said up to this `number`, and wants no more for `every` seconds."""
+    """The head has the comm messages up to this `number`, and wants the next in `every` seconds at the earliest."""
 
     number: int
     every: float
@@ -84,16 +84,16 @@ class CommsTaken(Request):
 
 
 class Exit(Request):
-    """End at once, whatever the main thread is blocked in."""
+    """End the process at once, even if the main thread is blocked."""
 
 
 class Welcome(Request):
-    """For a process that a scheduler started: it is in. The text is for its log."""
+    """Sent to a process that a scheduler started, once it is accepted. The text is for its log."""
 
     text: str
 
 
 class TaskOrder(Request):
-    """For such a process: an order for the host process in it, as that reads it."""
+    """Sent to such a process: a request to the host process that it runs, as a line."""
 
     line: bytes

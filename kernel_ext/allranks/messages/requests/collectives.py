@@ -1,4 +1,4 @@
-"""About the world and its collectives."""
+"""Requests about the world and its collectives."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class Joined(Answer):
     breakable: bool = False
     """Whether a blocked collective can be aborted in this process."""
     why_not: str = ""
-    """Why not, where MPI or JACCL could have been."""
+    """Why not, for MPI and JACCL, which can be aborted in some configurations."""
     pending: list[str] = field(default_factory=list)
-    """Names that wait for a collective of the world before, and are invalid now."""
+    """Names that waited for a collective of the previous world and are now invalid."""
     hears_at: tuple[str, int] | None = None
-    """The address and UDP port at which it receives messages of other ranks."""
+    """The address and UDP port at which the rank receives messages of other ranks; None without one."""
 
 
 class Spawn(Struct, frozen=True):
-    """A rank's process that MPI starts for those that are left of a world."""
+    """A rank's process that the remaining ranks of a world start through MPI."""
 
     rank: int
     command: list[str]
 
 
 class Refusals(Struct, frozen=True):
-    """What a backend cannot do: ``allranks_backends.limits.Limits``."""
+    """What a backend cannot do; the fields of ``allranks_backends.limits.Limits``."""
 
     operations: dict[str, str]
     neighbours: str | None
@@ -39,57 +39,57 @@ class Refusals(Struct, frozen=True):
 
 
 class Form(Question[Joined]):
-    """Leave the previous world and join this one. A failure is reported in MLX's own words."""
+    """Leave the previous world and join this one. Failures are reported with MLX's error text."""
 
     runs = "main"
     backend: str
-    """As ``mx.distributed.init`` calls it."""
+    """The name that ``mx.distributed.init`` accepts."""
     rank: int
     size: int
     entered: int
-    """From which the ledger goes on to count the collectives that all ranks share."""
+    """The number from which the ledger continues to count the collectives shared by all ranks."""
     limits: Refusals
     timeout: float
-    """Seconds to wait for the others."""
+    """Seconds to wait for the other ranks."""
     env: dict[str, str]
     files: dict[str, str]
-    """By name, in the rank's folder."""
+    """Maps the names of files to write in the rank's folder to their content."""
     forget: list[str]
-    """Variables of other backends."""
+    """Environment variables of other backends, to unset."""
     defaults: dict[str, str] = field(default_factory=dict)
-    """Environment where the rank has no value of its own."""
+    """Environment variables to set if the rank has no value for them."""
     ports: list[list[int]] = field(default_factory=list)
-    """Of the ring's sockets, by rank; none elsewhere."""
+    """Ports of the ring's sockets, by rank; empty for other backends."""
     after: list[int] = field(default_factory=list)
-    """Ports of this host that must be listened to before."""
+    """Ports of this host on which other ranks must listen before this rank enters ``init``."""
     listen_within: float = 0.0
-    """Seconds to wait for that before this rank enters all the same."""
+    """Seconds to wait for `after` and `told_of` before this rank enters anyway."""
     tells_of: int | None = None
-    """The port on which this rank listens, for ranks that cannot see that: they are informed when it enters."""
+    """The port on which this rank listens; ranks that cannot see that are informed when it enters."""
     told_of: int | None = None
-    """The port of a rank on another host, which must have entered before."""
+    """The port of a rank on another host that must enter before this rank."""
     delay: float = 0.0
-    """Seconds by which to come later, where that cannot be seen."""
+    """Seconds by which to enter later if the ports in use cannot be seen (no Linux)."""
     in_turn: bool = False
     """Whether to take turns with the other ranks of the host in ``init``."""
     address: str | None = None
-    """At which the other hosts reach this rank."""
+    """The address at which other hosts reach this rank."""
     revocable: bool = False
     """Whether the ranks are processes of MPI."""
     verbs: bool = False
-    """Whether the ranks talk by verbs (RDMA)."""
+    """Whether the ranks communicate by verbs (RDMA)."""
     spawn: list[Spawn] = field(default_factory=list)
-    """New ranks that those which are left of a world of MPI start."""
+    """New ranks that the remaining ranks of an MPI world start."""
     describes_host: bool = False
     """Whether this rank is the one that describes its host."""
 
 
 class StopForming(Request):
-    """The world that was to be formed is not: another rank has ended. A rank that waits for others returns."""
+    """Give up forming the world, since another rank has ended. A rank of MPI that waits for others returns."""
 
 
 class Meet(Request):
-    """Where the other ranks of the world receive messages of this one: addresses and UDP ports."""
+    """Set the addresses and UDP ports at which the other ranks of the world receive messages of this rank."""
 
     addresses: list[tuple[str, int]]
 
@@ -97,63 +97,63 @@ class Meet(Request):
 class Entries(Answer):
     entries: list[LedgerEntry]
     swapped: list[tuple[int, int]]
-    """Which collectives were evaluated before which older ones, counted from `LedgerSince.after`."""
+    """Pairs of a collective and an older one that was evaluated after it, both counted from `LedgerSince.after`."""
     earlier: list[LedgerEntry] = field(default_factory=list)
-    """Those that were called before that, of `swapped` and `evaluated`."""
+    """Collectives of `swapped` and `evaluated` that were called before `LedgerSince.after`."""
     evaluated: list[int] = field(default_factory=list)
-    """The cell's first collectives as they were evaluated, as far as that is known; counted in the same way."""
+    """The cell's first collectives in the order of their evaluation, as far as known; counted in the same way."""
 
 
 class LedgerSince(Question[Entries]):
-    """The collectives that all ranks share which the rank asked for after number `after`."""
+    """Return the collectives shared by all ranks that the rank called after number `after`."""
 
     after: int
 
 
 class Exchanges(Question[Entries]):
-    """What the rank sent and received in the last cell."""
+    """Return the ``send`` and ``recv`` calls of the rank in the last cell."""
 
 
 class Entered(Answer):
     entered: int
-    """How many collectives that all ranks share the rank has asked for."""
+    """Number of the collectives shared by all ranks that the rank has called."""
     invalid: list[str] = field(default_factory=list)
-    """Names that were computed on the way, of what other ranks may not have meant for them."""
+    """Names whose pending collectives were evaluated with data that other ranks may have meant for other arrays."""
 
 
 class Abort(Question[Nothing]):
-    """Collectives of a cell are aborted, up to number `newest`: others enter them in the place of missing ranks."""
+    """Treat a cell's collectives up to number `newest` as aborted: other ranks enter them for the missing ranks."""
 
     cell: int
     newest: int
 
 
 class EnterMissed(Question[Entered]):
-    """Enter these collectives of another rank's ledger, so that those blocked in them return."""
+    """Enter these collectives of another rank's ledger, so that the ranks blocked in them return."""
 
     runs = "main"
     entries: list[LedgerEntry]
 
 
 class Settle(Question[Entered]):
-    """Evaluate what the user's variables, and the frames of what the last cell raised, want from collectives."""
+    """Evaluate the pending collectives of the user's variables, and of the frames of the last cell's error."""
 
     runs = "main"
 
 
 class OpenBarrier(Request):
-    """The ranks agree on the next collective, or they do not: `refusal` says how."""
+    """Let the rank enter the next collective, or if `refusal` is given, raise it: the ranks do not agree."""
 
     cell: int
     refusal: str | None
 
 
 BROKEN = "the world is broken because a blocked collective was aborted; it is re-formed after the cell"
-"""Why no rank may enter another one."""
+"""Why no rank may enter another collective."""
 
 
 class Refuse(Request):
-    """The world is broken elsewhere: enter no more collectives in it."""
+    """The world is broken on another rank: enter no more collectives in it."""
 
     because: str
 
@@ -175,6 +175,6 @@ class Names(Answer):
 
 
 class Pending(Question[Names]):
-    """Which variables that `code` mentions, or which of the user's for None, wait for a collective."""
+    """Return the variables in `code`, or for None all of the user's, that wait for a collective."""
 
     code: str | None

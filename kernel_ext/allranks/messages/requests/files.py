@@ -1,4 +1,4 @@
-"""About the notebook's working folder: what a host has of it, what is sent, and the modules that are reloaded."""
+"""Requests about copies of the notebook's working folder, modules to reload, and files to fetch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NOT_OURS = "another file is there, which was not sent from here"
 
 
 class FileEntry(Struct, array_like=True, frozen=True):
-    """A file of the working folder, as the notebook's machine has it."""
+    """A file of the working folder on the notebook's machine."""
 
     path: bytes
-    """Relative to the folder, as the file system spells it."""
+    """Path relative to the folder, in the file system's spelling."""
     size: int
     mtime_ns: int
     mode: int
@@ -24,27 +24,27 @@ class FileEntry(Struct, array_like=True, frozen=True):
 
 class FolderOpened(Answer):
     folder: str
-    """Its absolute path on the rank's host."""
+    """The absolute path of the folder on the rank's host."""
     same: bool
-    """Whether it is the notebook's own folder: on this machine, or on a file system that both hosts mount."""
+    """Whether it is the notebook's own folder, on the same machine or on a file system that both hosts mount."""
     made: bool = False
-    """Whether it was not there before."""
+    """Whether the folder did not exist before."""
     identity: str = ""
-    """The same on hosts that share the folder."""
+    """Identifies the folder; the same on hosts that share it."""
     files: list[FileEntry] = field(default_factory=list)
-    """What was sent before and is still as it was."""
+    """Files that were sent before and are unchanged."""
     changed: list[FileEntry] = field(default_factory=list)
-    """What was sent before and was changed on the host since."""
+    """Files that were sent before and were changed on the host since."""
     free: int = 0
     """Bytes free on its disk."""
 
 
 class OpenFolder(Question[FolderOpened]):
-    """Where the rank's host has the notebook's folder, and what of it.
+    """Find or create the copy of the notebook's folder on the rank's host, and list its files.
 
     If `here` is the notebook's folder itself, which a `sample` of its files shows (path, inode, ctime in ns), nothing
-    has to be sent. Otherwise `folder` is made; it may begin with ``~``. What is left of transfers whose names begin
-    with `forget` is removed.
+    has to be sent. Otherwise `folder`, which may begin with ``~``, is created. Remains of old transfers, and of
+    transfers whose names begin with `forget`, are removed.
     """
 
     runs = "thread"
@@ -52,12 +52,12 @@ class OpenFolder(Question[FolderOpened]):
     sample: list[tuple[bytes, int, int]]
     folder: str
     origin: str
-    """The notebook's folder that it is a copy of: several may be sent to one folder that the user has named."""
+    """The notebook's folder that is copied: several may be sent to one folder that the user has named."""
     forget: str = ""
 
 
 class Piece(Struct, array_like=True, frozen=True):
-    """A part of a file; its bytes are in the buffer at the same place."""
+    """A part of a file; its bytes are in the buffer with the same index."""
 
     file: int
     """Number of the file in this transfer."""
@@ -65,7 +65,7 @@ class Piece(Struct, array_like=True, frozen=True):
 
 
 class BeginFiles(Question[Nothing]):
-    """A transfer begins."""
+    """Begin a transfer."""
 
     runs = "thread"
     folder: str
@@ -73,7 +73,7 @@ class BeginFiles(Question[Nothing]):
 
 
 class PutPieces(Question[Nothing]):
-    """Keep parts of files until `CommitFiles`, or `DropFiles`; fails where the transfer has not begun."""
+    """Keep parts of files until `CommitFiles` or `DropFiles`; fails if the transfer has not begun."""
 
     runs = "thread"
     folder: str
@@ -87,9 +87,9 @@ class FilesCommitted(Answer):
 
 
 class CommitFiles(Question[FilesCommitted]):
-    """Put files of a transfer in place, each with its number in that, and `remove` others that were sent before.
+    """Put files, given with their numbers in the transfer, in place, and `remove` files that were sent before.
 
-    A file that something else has written or changed on the host is left as it is, unless `overwrite`.
+    A file that something else has written or changed on the host is left unchanged, unless `overwrite` is set.
     """
 
     runs = "thread"
@@ -102,7 +102,7 @@ class CommitFiles(Question[FilesCommitted]):
 
 
 class DropFiles(Question[Nothing]):
-    """Forget a transfer."""
+    """Drop a transfer and its received files."""
 
     runs = "thread"
     folder: str
@@ -110,7 +110,7 @@ class DropFiles(Question[Nothing]):
 
 
 class EnterFolder(Question[Nothing]):
-    """Make this the working folder of the rank, and of what takes its place."""
+    """Make this the working folder of the rank, and of the processes in which it tries to load saved variables."""
 
     runs = "main"
     folder: str
@@ -121,13 +121,13 @@ class ReloadPrepared(Answer):
     removed: list[str]
     """Modules whose file is gone."""
     error: str = ""
-    """What the source of one raised; then nothing is changed."""
+    """The error of a module that failed; nothing is changed then."""
 
 
 class PrepareReload(Question[ReloadPrepared]):
-    """Execute the changed modules of the working folder again; until `DecideReload`, it can be undone.
+    """Execute the changed modules of the working folder again, so that `DecideReload` can still undo it.
 
-    An earlier one whose decision was lost is decided first: it holds if its number is at most `committed`.
+    An earlier reload whose decision was lost is decided first: committed if its number is at most `committed`.
     """
 
     runs = "main"
@@ -136,13 +136,13 @@ class PrepareReload(Question[ReloadPrepared]):
 
 
 class StopReload(Request):
-    """Interrupt what a module does while it is executed again."""
+    """Interrupt the module that a reload is executing."""
 
     reload: int
 
 
 class DecideReload(Question[Nothing]):
-    """All ranks could reload their modules (`commit`), or none shall have."""
+    """Commit the prepared reload if all ranks could prepare it, or undo it."""
 
     runs = "main"
     reload: int
@@ -155,11 +155,11 @@ class FoundFile(Struct, array_like=True, frozen=True):
     path: bytes
     """Absolute."""
     name: bytes
-    """Relative to the rank's working folder, or to what an absolute pattern names before any wildcard."""
+    """Relative to the rank's working folder; for an absolute pattern, to its last folder before any wildcard."""
     size: int
     mtime_ns: int
     identity: tuple[int, int]
-    """Device and inode: ranks of one host may find the same file."""
+    """Device and inode, since ranks of one host may find the same file."""
 
 
 class FilesFound(Answer):
@@ -167,11 +167,11 @@ class FilesFound(Answer):
     """The rank's working folder."""
     files: list[FoundFile]
     more: int = 0
-    """How many others there are, beyond those that one answer can name."""
+    """Number of further files, beyond the maximum of one answer."""
 
 
 class FindFiles(Question[FilesFound]):
-    """Files that match a pattern, as of `glob` with ``**``; it may begin with ``~``."""
+    """Find files that match a `glob` pattern, with ``**``; it may begin with ``~``."""
 
     runs = "thread"
     pattern: bytes
@@ -182,7 +182,7 @@ class Digests(Answer):
 
 
 class DigestFiles(Question[Digests]):
-    """A digest of the content of each of these files, by which files of several ranks are compared."""
+    """Compute a digest of the content of each of these files, to compare files of several ranks."""
 
     runs = "thread"
     paths: list[bytes]
@@ -197,7 +197,7 @@ class FilePart(Struct, array_like=True, frozen=True):
 
 
 class FileState(Struct, array_like=True, frozen=True):
-    """What a whole file is like now."""
+    """The present state of a whole file."""
 
     size: int
     mtime_ns: int
@@ -205,11 +205,11 @@ class FileState(Struct, array_like=True, frozen=True):
 
 class PartsRead(Answer):
     files: list[FileState]
-    """Of each part's file."""
+    """The state of each part's file."""
 
 
 class ReadParts(Question[PartsRead]):
-    """Parts of files, each in a buffer of the answer."""
+    """Read parts of files, each into a buffer of the answer."""
 
     runs = "thread"
     parts: list[FilePart]

@@ -1,4 +1,4 @@
-"""Whether hosts reach each other, and how fast: asked of one rank of each, before a world is formed over them."""
+"""Tests of how hosts reach each other, sent to one rank of each host before a world is formed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .base import Answer, Question, Request
 
 class ListeningAt(Answer):
     ports: list[int]
-    """One for each address; 0 where it is not this host's."""
+    """One port for each address; 0 if the host cannot listen at that address."""
 
 
 class ListenForHosts(Question[ListeningAt]):
-    """Listen at these addresses, and send data to hosts that know the `key` and ask for it."""
+    """Listen at these addresses, and send data to hosts that know the `key` and request it."""
 
     addresses: list[str]
     key: bytes
     within: float
-    """Seconds until the ports are closed, without `StopListening`."""
+    """Seconds until the ports are closed if no `StopListening` arrives."""
 
 
 class StopListening(Request):
@@ -26,19 +26,19 @@ class StopListening(Request):
 
 
 class HostAt(Struct, frozen=True):
-    """Where another host listens."""
+    """The address and port at which another host listens."""
 
     address: str
     port: int
 
 
 class HostTried(Struct, frozen=True):
-    """What came of one try."""
+    """The result of one attempt to reach a host."""
 
     why_not: str
-    """A clause; empty where it was reached."""
+    """Why the host was not reached, as a clause; empty if it was."""
     rate: float = 0.0
-    """Bytes a second that came, where this was measured."""
+    """Bytes received a second; 0 if not measured."""
 
 
 class HostsTried(Answer):
@@ -46,12 +46,12 @@ class HostsTried(Answer):
 
 
 class TryHosts(Question[HostsTried]):
-    """Connect to these, all at once, and measure how fast each sends, one after the other."""
+    """Connect to these hosts in parallel, then measure how fast each one sends, one after the other."""
 
     runs = "thread"
     hosts: list[HostAt]
     key: bytes
     within: float
-    """Seconds to connect."""
+    """Timeout, in seconds, for each connection."""
     measure: float = 0.0
-    """Seconds for which each sends."""
+    """Seconds for which each host sends; 0 to measure nothing."""

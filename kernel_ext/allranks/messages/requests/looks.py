@@ -1,4 +1,4 @@
-"""Looks into a rank: completion, the debugger, a console, clocks and recordings."""
+"""Introspection of a rank: completion, the debugger, a console, the printed text, clocks and traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Completed(Answer):
 
 
 class Complete(Question[Completed]):
-    """Names that continue `code` at `cursor`; evaluates nothing."""
+    """Find names that complete `code` at `cursor`; evaluates nothing."""
 
     code: str
     cursor: int
@@ -26,7 +26,7 @@ class Inspected(Answer):
 
 
 class Inspect(Question[Inspected]):
-    """What there is to say of a name; evaluates nothing."""
+    """Describe a name; evaluates nothing."""
 
     name: str
     detail: int
@@ -37,7 +37,10 @@ class PlainValues(Answer):
 
 
 class ReadValues(Question[PlainValues]):
-    """Numbers, text and truth values that code reads, but for the names `without`; evaluates nothing."""
+    """Read the numbers, texts and truth values among `names`, and among variables that the user's functions read.
+
+    Functions are returned as checksums of their code. Leaves out the names in `without`; evaluates nothing.
+    """
 
     names: list[str]
     without: list[str]
@@ -54,7 +57,7 @@ class Console(Question[ConsoleFile]):
 
 
 class LookBack(Question[Nothing]):
-    """Stay in the frames of what the last cell raised; answered when that is over."""
+    """Start a post-mortem debugger for the error of the last cell; answered when the user quits it."""
 
     runs = "main"
 
@@ -67,16 +70,16 @@ class Debug(Request):
 
 
 class PrintedPart(Answer):
-    """The buffer has the part, in UTF-8."""
+    """The buffer holds the part, in UTF-8."""
 
     nbytes: int
-    """Of the whole text."""
+    """Bytes of the whole text."""
     incomplete: str
     """Why the text is incomplete; empty if it is complete."""
 
 
 class ReadPrinted(Question[PrintedPart]):
-    """What a cell printed on this rank, from this byte on, also what was not sent."""
+    """Read what a cell printed on this rank, from byte `offset` on, including text that was not sent."""
 
     runs = "thread"
     cell: int
@@ -88,11 +91,11 @@ class Time(Answer):
 
 
 class Clock(Question[Time]):
-    """What ``time.perf_counter`` says on the rank's host."""
+    """Read ``time.perf_counter`` on the rank's host."""
 
 
 class TracedCall(Struct, array_like=True, frozen=True):
-    """A collective of a recorded cell; times are seconds of the host's ``time.perf_counter``."""
+    """A collective of a traced cell; times are seconds of the host's ``time.perf_counter``."""
 
     number: int
     op: str
@@ -104,13 +107,13 @@ class TracedCall(Struct, array_like=True, frozen=True):
     """Index in `CellTrace.sources`."""
     asked: float
     began: float | None
-    """When its input was there; None where it was not evaluated at once."""
+    """When its input was computed; None if the collective was not evaluated at once."""
     ended: float | None
-    """None where it was aborted, or not evaluated at once."""
+    """None if the collective was aborted, or not evaluated at once."""
 
 
 class TracedMark(Struct, array_like=True, frozen=True):
-    """What the user marked."""
+    """A moment or a span that the user marked."""
 
     name: str
     thread: str
@@ -120,25 +123,25 @@ class TracedMark(Struct, array_like=True, frozen=True):
 
 
 class CellTrace(Struct, frozen=True):
-    """What a rank recorded of a cell."""
+    """The trace of a cell on one rank."""
 
     began: float
     ended: float
     dropped: int
-    """Events beyond those that are kept."""
+    """Number of events beyond the limit, which were not kept."""
     collectives: list[TracedCall]
     sources: list[tuple[int | None, str, str]]
-    """Line of the cell, None for code that stands elsewhere, its text, and where it is in that case."""
+    """Line number in the cell (None for code outside it), text of the line, and location of code outside the cell."""
     evaluations: list[tuple[float, float]]
     marks: list[TracedMark]
 
 
 class Traced(Answer):
     trace: CellTrace | None
-    """None where another cell was recorded since."""
+    """None if this cell is not the last one that was traced."""
 
 
 class Trace(Question[Traced]):
-    """What was recorded of this cell."""
+    """Read the trace of this cell."""
 
     cell: int

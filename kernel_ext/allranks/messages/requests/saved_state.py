@@ -1,4 +1,4 @@
-"""About a state in a folder on the ranks' hosts: saved, and loaded again.
+"""Requests that save a state to a folder on the ranks' hosts, and load it.
 
 To save, the head asks all ranks in this order: `FindSavable`, `TakeSnapshot`, `CompareArrays`, `OpenState`,
 `WriteState`, `CommitState`, `EndSave`. To load: `FindState`, `ReadManifest`, `PrepareLoad`, `DecideLoad`.
@@ -21,11 +21,11 @@ class Savable(Answer):
     missing: list[str]
     """Names that this rank does not have."""
     pending: list[str]
-    """Those of the `names` that wait for a collective."""
+    """The `names` that wait for a collective."""
 
 
 class FindSavable(Question[Savable]):
-    """Which of the user's variables, or of these `names`, can be saved. Evaluates nothing."""
+    """Find which of the user's variables, or of these `names`, can be saved. Evaluates nothing."""
 
     runs = "main"
     names: list[str] | None = None
@@ -33,14 +33,14 @@ class FindSavable(Question[Savable]):
 
 class HeldArray(Struct):
     key: str
-    """Readable, as in ``model.layers.0.weight``."""
+    """A readable key, such as ``model.layers.0.weight``."""
     library: str
     """``mlx`` or ``numpy``."""
     dtype: str
     shape: list[int]
     nbytes: int
     sample: str
-    """A digest of parts of it: arrays whose samples differ are not equal."""
+    """A digest of parts of the array: arrays with different samples are not equal."""
 
 
 class HeldVariable(Struct):
@@ -49,9 +49,9 @@ class HeldVariable(Struct):
     dtype: str | None
     shape: list[int] | None
     arrays: list[str]
-    """Keys."""
+    """Keys of the variable's arrays."""
     digest: str
-    """Of all but these arrays."""
+    """Digest of the value without these arrays."""
 
 
 class SnapshotTaken(Answer):
@@ -64,8 +64,8 @@ class SnapshotTaken(Answer):
 class TakeSnapshot(Question[SnapshotTaken]):
     """Take a snapshot of the variables of these `names`, and of the random states; writes nothing.
 
-    The rank keeps it until `EndSave` of this `version`, or until the next one. An array that several names have gets
-    its key from the first of them.
+    The rank keeps it until `EndSave` of this `version`, or until the next snapshot. An array with several names gets
+    its key from the first name.
     """
 
     runs = "main"
@@ -75,11 +75,11 @@ class TakeSnapshot(Question[SnapshotTaken]):
 
 class ArrayDigests(Answer):
     digests: dict[str, str]
-    """By key."""
+    """The digest of each array, by key."""
 
 
 class CompareArrays(Question[ArrayDigests]):
-    """The digests of these arrays of the snapshot."""
+    """Compute the digests of these arrays of the snapshot."""
 
     runs = "thread"
     version: str
@@ -90,12 +90,12 @@ class StateOpened(Answer):
     path: str
     """The absolute path of the folder."""
     bytes: int
-    """Of the rank's pickle."""
+    """Size of the rank's pickle."""
     crc32: int
 
 
 class OpenState(Question[StateOpened]):
-    """Make the folder of this version, and write all but the arrays of the snapshot."""
+    """Create the folder of this version, and write the snapshot without its arrays."""
 
     runs = "thread"
     path: str
@@ -104,15 +104,15 @@ class OpenState(Question[StateOpened]):
 
 class StateWritten(Answer):
     crc32: dict[str, int]
-    """Of the arrays that this rank has written, by key."""
+    """CRC-32 of each array that this rank has written, by key."""
     first: bool
     """Whether no lower rank writes to the same disk."""
     bytes: int
-    """Written by this rank."""
+    """Bytes written by this rank."""
 
 
 class WriteState(Question[StateWritten]):
-    """Write the arrays, those that are `equal` on all ranks only where this rank is the first on its disk."""
+    """Write the arrays; arrays that are `equal` on all ranks only if this rank is the first on its disk."""
 
     runs = "thread"
     version: str
@@ -122,7 +122,7 @@ class WriteState(Question[StateWritten]):
 class CommitState(Question[Nothing]):
     """Put the manifest in place: from then on, this version is the state in the folder.
 
-    The buffers have the manifest and ``runs.json``.
+    The buffers contain the manifest and ``runs.json``.
     """
 
     runs = "thread"
@@ -130,11 +130,11 @@ class CommitState(Question[Nothing]):
 
 
 Removed = Literal["others", "this", "nothing"]
-"""Versions whose files are removed at the end of a save; never those that another save is writing."""
+"""Versions whose files are removed at the end of a save; never a version that another save is writing."""
 
 
 class EndSave(Question[Nothing]):
-    """Drop the snapshot of this version, also where it is still being taken, and remove files."""
+    """Drop the snapshot of this version, even if it is still being taken, and remove files."""
 
     runs = "thread"
     version: str
@@ -147,18 +147,18 @@ class StateFound(Answer):
     current: str
     """The version that its manifest names."""
     versions: dict[str, list[int]]
-    """All versions that are complete, each with the ranks whose pickles are there."""
+    """All complete versions, each with the ranks whose pickles exist."""
 
 
 class FindState(Question[StateFound]):
-    """Raises OSError or ValueError where the folder has no state."""
+    """Find the state in a folder. Raises OSError or ValueError if the folder has no state."""
 
     runs = "thread"
     path: str
 
 
 class ReadManifest(Question[Nothing]):
-    """The manifest of this version, in the answer's buffers."""
+    """Return the manifest and ``runs.json`` of this version in the answer's buffers."""
 
     runs = "thread"
     path: str
@@ -169,7 +169,7 @@ class LoadPrepared(Answer):
     failed: dict[str, str]
     """Names that cannot be loaded, and why."""
     nbytes: int
-    """Read on this rank."""
+    """Bytes read on this rank."""
 
 
 class PrepareLoad(Question[LoadPrepared]):
@@ -180,11 +180,11 @@ class PrepareLoad(Question[LoadPrepared]):
     version: str
     names: list[str]
     own: bool
-    """Whether to load what the rank of the same number had; otherwise, what any rank had."""
+    """Whether to load the values of the rank with this number; otherwise, of the lowest rank whose pickle exists."""
 
 
 class DecideLoad(Question[Loaded]):
-    """Bind what was loaded, or drop it."""
+    """Bind the loaded values, or drop them."""
 
     runs = "main"
     bind: bool

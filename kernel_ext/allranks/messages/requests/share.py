@@ -1,7 +1,7 @@
-"""About a file or a folder that one host has and the others get from each other: see `files.share`.
+"""Requests that copy a file or a folder from one host to all others, from host to host (see `files.share`).
 
-Each host but the source pulls from the host before it in a chain. Content comes this way only from a notebook on whose
-machine no rank runs.
+The hosts form a chain, in which each pulls from the host before it. The requests themselves contain file content only
+if the source is the notebook's machine and no rank runs there (`GiveBlocks`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ LINK_LEADS_OUT = "a symbolic link there leads out of the folder"
 
 class ShareFound(Answer):
     path: bytes
-    """Absolute; empty where the host has no such thing."""
+    """Absolute path; empty if the host does not have it."""
     working: bytes
-    """The rank's working folder, which a relative path begins at."""
+    """The rank's working folder, to which a relative path refers."""
     placed: bool = False
-    """Whether a share has put all of it there, and nothing has changed it since."""
+    """Whether a share has put all of it in place, and nothing was changed since."""
     state: str = ""
-    """Equal on hosts whose copies look alike; empty where it cannot be read."""
+    """A checksum, equal on hosts with equal copies by names, sizes and times; empty if the copy cannot be read."""
 
 
 class FindShare(Question[ShareFound]):
-    """Whether the rank's host has what the user means: a path, or a repository in its Hugging Face cache."""
+    """Find `path` on the rank's host: a path, or the id of a repository in the host's Hugging Face cache."""
 
     runs = "thread"
     transfer: str
@@ -38,19 +38,19 @@ class FindShare(Question[ShareFound]):
 
 
 class ShareOffered(Answer):
-    """The buffer has the manifest (`machine.shared_tree.Manifest`)."""
+    """The buffer holds the manifest (`machine.shared_tree.Manifest`)."""
 
     name: bytes
     parent: bytes
-    """The folder that holds it, which begins with ``~`` where that is below the user's home folder."""
+    """The folder that contains it; begins with ``~`` if that is in the user's home folder."""
     repo: str
-    """Its id on Hugging Face, where it is in the cache of that."""
+    """Its Hugging Face id, if it is in the Hugging Face cache."""
     ports: list[tuple[str, int]]
-    """Where the next host gets it."""
+    """Addresses and ports from which the next host can pull."""
 
 
 class OfferShare(Question[ShareOffered]):
-    """Let hosts that know the `key` get what `FindShare` has found, at these addresses, until `EndShare`."""
+    """Let hosts that know the `key` pull what `FindShare` has found, at these addresses, until `EndShare`."""
 
     runs = "thread"
     transfer: str
@@ -61,33 +61,33 @@ class OfferShare(Question[ShareOffered]):
 
 class ShareAccepted(Answer):
     folder: bytes
-    """Where it is to lie, or lies."""
+    """The path at the destination, which may exist already."""
     ports: list[tuple[str, int]] = field(default_factory=list)
-    """Where the next host gets it."""
+    """Addresses and ports from which the next host can pull."""
     same: bool = False
-    """Whether it lies there as the source has it: on a file system that both mount."""
+    """Whether the source's own files are there, on a file system that both hosts mount."""
     identity: str = ""
-    """The same on hosts that share the folder; empty where nothing has to be written."""
+    """Identifies the folder; the same on hosts that share it, and empty if nothing has to be written."""
     taken: bool = False
-    """Whether another rank writes there: one of another host that shares the folder, or of another cluster."""
+    """Whether another rank writes there, from a host that shares the folder, or of another cluster."""
     missing: int = 0
-    """Files that are not there yet."""
+    """Number of missing files, links and folders."""
     nbytes: int = 0
-    """Bytes of these."""
+    """Bytes of the missing files."""
     compared: int = 0
-    """Bytes of files that others have made there, and that may be equal."""
+    """Bytes of existing files that no share put there, and that may be equal to the source's."""
     kept: int = 0
-    """Bytes of the missing files that an earlier share has left."""
+    """Bytes of the missing files that an earlier share has already received."""
     free: int = 0
     """Bytes free on its disk."""
     refused: list[tuple[bytes, str]] = field(default_factory=list)
-    """What is in the way, and why it is not replaced."""
+    """Paths that are in the way, and why they are not replaced."""
 
 
 class AcceptShare(Question[ShareAccepted]):
-    """See what of it is on the rank's host, and be ready to receive the rest. The buffer has the manifest.
+    """Find what the rank's host lacks, and prepare to receive it. The buffer holds the manifest.
 
-    It is to lie in the folder `parent`, or where `repo` is named, in the host's own Hugging Face cache.
+    The destination is the folder `parent`, or with `repo`, the host's own Hugging Face cache.
     """
 
     runs = "thread"
@@ -101,7 +101,7 @@ class AcceptShare(Question[ShareAccepted]):
 
 
 class PullShare(Question[Nothing]):
-    """Begin to receive from the host named `host`, which listens at these ports; where there are none, the notebook."""
+    """Begin to receive from `host`, which listens at these ports; without ports, from the notebook."""
 
     runs = "thread"
     transfer: str
@@ -111,50 +111,50 @@ class PullShare(Question[Nothing]):
 
 class BlocksWanted(Answer):
     wanted: list[tuple[int, int, int]]
-    """Of each block the kind (its content, or its digest alone), the file and the number."""
+    """For each block: its kind (content and digest, or digest only), the file and the block number."""
 
 
 class GiveBlocks(Question[BlocksWanted]):
-    """Blocks that were wanted from the notebook; answered with those that are wanted next, after a second at most.
+    """Send the requested blocks from the notebook; answered within a second with the blocks to send next.
 
-    Each buffer has a digest and a block.
+    Each buffer holds a digest and a block.
     """
 
     runs = "thread"
     transfer: str
     given: list[tuple[int, int, int]] = field(default_factory=list)
     failed: str = ""
-    """Why no more can come."""
+    """Why the notebook can send no more blocks; empty if it can."""
     again: bool = False
-    """Whether to name all that is wanted: an answer may have been lost."""
+    """Whether to request all missing blocks again, since an answer may have been lost."""
 
 
 class ShareState(Answer):
     state: Literal["receives", "whole", "failed"]
     moved: int
-    """Bytes that have come from the other host."""
+    """Bytes received from the other host."""
     checked: int
-    """Bytes that were there, and are equal to those of the source."""
+    """Bytes that existed already and are equal to the source's."""
     why: str = ""
-    """Why it failed."""
+    """Why the transfer failed."""
     elsewhere: str = ""
-    """The host that this is about, where it is another one."""
+    """The other host that caused the failure, if it was not this one."""
 
 
 class AskShare(Question[ShareState]):
-    """The progress of the transfer. A rank that is not asked for minutes gives the transfer up."""
+    """Ask for the progress of the transfer. A rank that gets no request for 5 minutes ends the transfer."""
 
     transfer: str
 
 
 class ShareDigests(Answer):
-    """The buffer has the digests of the files' contents, in their order."""
+    """The buffer holds the digests of these files' contents, in the same order."""
 
     files: list[int]
 
 
 class DigestShare(Question[ShareDigests]):
-    """Of these files of the manifest; where none are named, of those that were received or compared."""
+    """Compute the digests of these files of the manifest; without `files`, of the files received or compared."""
 
     runs = "thread"
     transfer: str
@@ -162,14 +162,14 @@ class DigestShare(Question[ShareDigests]):
 
 
 class PlaceShare(Question[Nothing]):
-    """Put what was received in place."""
+    """Put the received files in place."""
 
     runs = "thread"
     transfer: str
 
 
 class NameShare(Question[Nothing]):
-    """Let cells find it by these names (`allranks.shared`)."""
+    """Let cells find the copy by these names (`allranks.shared`)."""
 
     runs = "thread"
     names: list[bytes]
@@ -178,7 +178,7 @@ class NameShare(Question[Nothing]):
 
 
 class EndShare(Question[Nothing]):
-    """Listen no more. What has been received and not put in place stays aside, for the next share."""
+    """Stop listening. Files that were received but not put in place stay aside for the next share."""
 
     runs = "thread"
     transfer: str

@@ -1,4 +1,4 @@
-"""About what the user's variables hold, and their checkpoints."""
+"""Requests about the values of the user's variables, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .collectives import Names
 
 
 class Push(Question[Names]):
-    """Load variables and hold them until `DecidePush`: the buffers hold a dict. It replaces what was held before."""
+    """Load the dict in the buffers, and hold its variables until `DecidePush`. Replaces an earlier undecided push."""
 
     runs = "main"
     push: int = 0
-    """Tells it from other pushes."""
+    """Identifies the push."""
 
 
 class DecidePush(Question[Nothing]):
-    """Bind the variables of this `push`, which fails where the rank does not hold them, or drop them."""
+    """Bind the variables of this `push`, which fails if the rank does not hold them, or drop them."""
 
     runs = "main"
     push: int
@@ -25,7 +25,7 @@ class DecidePush(Question[Nothing]):
 
 
 class Pull(Question[Nothing]):
-    """The value of a dotted path, in the answer's buffers; with `computed_only`, only if nothing must be evaluated."""
+    """Return the value of a dotted path in the buffers; with `computed_only`, only if its arrays are evaluated."""
 
     runs = "main"
     in_steps = True
@@ -40,21 +40,21 @@ class Described(Struct, kw_only=True):
     shape: list[int] | None = None
     dtype: str | None = None
     nbytes: int | None = None
-    """Of all arrays in it."""
+    """Total bytes of all arrays in it."""
     checksum: int | None = None
-    """CRC-32 of its content; None where that cannot be compared."""
+    """CRC-32 of its content; None if the content cannot be compared."""
     pending: bool = False
 
 
 class Variable(Described, kw_only=True):
     name: str
     invalid: bool = False
-    """Whether an aborted collective was a part of it."""
+    """Whether its value depends on an aborted collective."""
 
 
 class Leaf(Described, kw_only=True):
     path: str
-    """As in ``['layers'][0]['weight']``."""
+    """The path of the leaf, such as ``['layers'][0]['weight']``."""
 
 
 class Variables(Answer):
@@ -62,7 +62,7 @@ class Variables(Answer):
 
 
 class Describe(Question[Variables]):
-    """The user's variables, or those of these `names`; evaluates nothing. In a cell, without checksums."""
+    """Describe the user's variables, or only `names`; evaluates nothing. While a cell runs, without checksums."""
 
     runs = "main"
     in_steps = True
@@ -74,14 +74,14 @@ class Leaves(Answer):
 
 
 class DescribeLeaves(Question[Leaves]):
-    """The leaves of one variable; evaluates nothing."""
+    """Describe the leaves of one variable; evaluates nothing."""
 
     runs = "main"
     name: str
 
 
 class PullLeaf(Question[Nothing]):
-    """The value of one leaf, in the answer's buffers."""
+    """Return the value of one leaf in the answer's buffers."""
 
     runs = "main"
     name: str
@@ -95,16 +95,16 @@ class Saved(Answer):
     left: list[str]
     """Names that cannot be pickled."""
     failed: dict[str, str]
-    """Names that can, but could not be loaded again, and why."""
+    """Names that can be pickled but could not be loaded again, and why."""
     invalid: list[str]
     unsure: list[str] = field(default_factory=list)
-    """Names that a blocked cell has set, and may not have finished with."""
+    """Names that the blocked cell has set, so that their values may be incomplete."""
 
 
 class Save(Question[Saved]):
-    """Write the user's variables to a file on the rank's host; without a `path`, into the answer's buffers.
+    """Write the user's variables to a file on the rank's host; without a `path`, to the answer's buffers.
 
-    Names that no other process could load go to the file `aside`, if there is to be one.
+    Variables that no other process could load are written to the file `aside`, if given.
     """
 
     runs = "main"
@@ -113,7 +113,7 @@ class Save(Question[Saved]):
 
 
 class Rescue(Question[Saved]):
-    """`Save`, while the main thread is blocked for good; without what the blocked cell has set."""
+    """Same as `Save` while the main thread is blocked for good; without variables that the blocked cell has set."""
 
     runs = "thread"
     path: str
@@ -126,16 +126,19 @@ class Loaded(Answer):
 
 
 class Load(Question[Loaded]):
-    """Take the variables over that `Save` wrote to `path`, or that the buffers hold; remove the file unless `keep`."""
+    """Load the variables that `Save` wrote to `path`, or into the buffers.
+
+    Removes the file if all variables were loaded, unless `keep` is set.
+    """
 
     runs = "main"
     path: str | None = None
     keep: bool = False
     invalid: list[str] = field(default_factory=list)
-    """Names to be marked as invalid."""
+    """Names to mark as invalid."""
 
 
 class Drop(Question[Nothing]):
-    """Remove a file that `Save` wrote, and its folder with the last one."""
+    """Remove a file that `Save` wrote, and its folder if that is then empty."""
 
     path: str

@@ -1,4 +1,4 @@
-"""The agent: the thread of a rank that is awake when the main thread is blocked, and what it may be asked.
+"""The agent: the thread of a rank that runs even while the main thread is blocked, and the requests it handles.
 
 Runs in: a rank's process, mostly in the agent's thread.
 Called by: ``rank.process``.

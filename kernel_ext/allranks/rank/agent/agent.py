@@ -1,7 +1,7 @@
 """The agent: the small thread inside each rank that owns the ledger, the meters and the lifeline.
 
-It goes on while the main thread is blocked in a collective (MLX releases the GIL there), so it can always say where the
-rank is, hand over what was printed, and interrupt Python code. It never evaluates an array.
+It keeps running while the main thread is blocked in a collective (MLX releases the GIL there), so it can always report
+the rank's location, send printed output, and interrupt Python code. It never evaluates an array.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ from .requests.share import ShareRequests
 from .requests.table import RequestTable
 from .requests.variables import CheckpointRequests, VariableRequests
 
-EXIT = os._exit  # the user's calls of os._exit are wrapped (`Agent.announce_exit`); this one is ours
+EXIT = os._exit  # Python's own; for the user's code, `Agent._announce_exit` replaces os._exit
 LEAVES_WITHIN = 5.0
-"""Seconds that the last words of a process which ends itself get to leave, on a busy machine."""
+"""Timeout, in seconds, for sending the last messages of a process that ends itself, on a busy machine."""
 SEND_EVERY = 0.03
-"""Seconds between two batches of output: enough for an eye, and few enough messages for Jupyter."""
+"""Seconds between two batches of output: often enough for a reader, and few enough messages for Jupyter."""
 ORPHAN_AFTER = 60.0
 """Seconds without a notebook after which a rank ends itself, on top of its lease.
 
-A last resort, long enough for a notebook that is stopped with Ctrl-Z or a machine that sleeps: the host process ends
-its ranks as soon as the notebook's process is gone."""
+A last resort, since the host process ends its ranks as soon as the notebook's process is gone. Long enough for a
+notebook that is stopped with Ctrl-Z or a machine that sleeps."""
 PLAIN = (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
-"""Errors whose message says all; others are bugs and are reported with their traceback."""
+"""Errors whose message is enough for the user; other errors are bugs and are reported with their traceback."""
 
 
 class Engine(Protocol):
-    """What the agent needs of the rank's ipyparallel engine."""
+    """The interface of the rank's ipyparallel engine that the agent uses."""
 
     loop: Any
-    """Tornado's, in the main thread."""
+    """The main thread's Tornado loop."""
 
     def open_console(self) -> str:
         """Listen for a console; returns its connection file."""
@@ -94,7 +94,7 @@ class Agent:
     """One per rank process."""
 
     def __init__(self, config: RankConfig, engine: Engine) -> None:
-        """Make the parts of a rank, each after those that it uses; functions return what is there only later."""
+        """Make the parts of a rank, each after the parts it uses; functions stand for objects that exist only later."""
         self.config = config
         self._shell: Any = None
         self._ready = False
@@ -161,7 +161,7 @@ class Agent:
 
         self._sent_output_at = 0.0
         self._alone = 0.0
-        """Seconds without a notebook."""
+        """Seconds without a notebook, as `_end_if_orphaned` counts them."""
         self._ticked_at = time.monotonic()
         self._busy_at = 0.0
 
@@ -170,7 +170,7 @@ class Agent:
         self.lifeline.start()
 
     def engine_ready(self, kernel: Any) -> None:
-        """The ipyparallel engine can take cells: called by the engine when it has registered."""
+        """Finish the set-up with the shell and report that the rank is ready; the engine calls this once registered."""
         self._shell = shell = kernel.shell
         run = divert_cells(kernel, self.cell, self.recorder, self.calls, self.comms, self.debugger)
         turns = Turns(kernel)
@@ -178,11 +178,11 @@ class Agent:
         introspection.install(shell, self.config.rank)
         tracebacks.end_at_the_user(shell, self.reserve.lent)
         self.debugger.install(shell)
-        # Only now: the reloader leaves alone what the engine itself imports.
+        # Only now: the reloader leaves alone all modules that the engine itself has imported.
         reloader = Reloader(self.user_ns)
         self.requests.add(ReloadRequests(reloader, self.beginning, self.main, self.cell, self.ledger))
-        self.beginning.renew()  # IPython has put its part on sys.path
-        shell.user_ns_hidden["log"] = self.log.function  # no variable of the user's
+        self.beginning.renew()  # IPython has added its entries to sys.path
+        shell.user_ns_hidden["log"] = self.log.function  # not one of the user's variables
         self.names.hand_out()
         self.recorder.forget_output()
         if isinstance(sys.stderr, RankStream) and sys.stderr.pipe is not None:
@@ -193,22 +193,22 @@ class Agent:
         self.lifeline.send(Ready(self.meters.memory(), self.beginning.directory if lacks else ""))
 
     def _greet(self) -> None:
-        """Tell a notebook that has just connected who this is and what it missed."""
+        """Tell a notebook that has just connected which rank this is, and resend what it missed."""
         self._alone = 0.0
         self.reporter.forget()
         self.log.forget_told()
         config, number, is_open = self.config, self.cell.number, self.recorder.open
         self.lifeline.send(Hello(config.token, config.rank, os.getpid(), config.host, self._ready, number, is_open))
         self.comms.resend()
-        self.log.send_rest()  # before the word that a cell is over
+        self.log.send_rest()  # before the message that a cell is over
         self.recorder.resend()
         self.debugger.resend()
 
     def _handle(self, request: Request, buffers: Sequence[Buffer]) -> None:
-        """Handle a request where its type says; the answer, or what went wrong, carries the number of the question."""
+        """Handle a request in the thread that its type names; the answer or error carries the question's number."""
 
         def handle() -> None:
-            handled = sys.exc_info()[1]  # by the user's code, in which a step may end
+            handled = sys.exc_info()[1]  # the user's code may be handling it where a step ends
             try:
                 answered = self.requests.handle(request, buffers)
                 if answered is not None and isinstance(request, Question):
@@ -223,7 +223,7 @@ class Agent:
                 else:
                     traceback.print_exc()
                 if self.cell.running and (stop := _stop_of_the_cell(error, handled)) is not None:
-                    raise stop from None  # it came between two steps
+                    raise stop from None  # it was raised between two steps of the cell
 
         if isinstance(request, Form):
             self.world.asked_to_form()
@@ -238,7 +238,7 @@ class Agent:
             handle()
 
     def _tick(self) -> float:
-        """Do what is due; returns the seconds until something is due again."""
+        """Do the work that is due; returns the seconds until more is due."""
         now = time.monotonic()
         self._end_if_orphaned(now)
         due = (
@@ -259,7 +259,7 @@ class Agent:
         return self.reporter.every
 
     def _end_if_orphaned(self, now: float) -> None:
-        # A process that was stopped, or whose machine slept, may still find its notebook: only its waking hours count.
+        # A process that was stopped, or whose machine slept, may still find its notebook: only time awake counts.
         step, self._ticked_at = min(now - self._ticked_at, 2.0), now
         lease = self.config.lease
         if self.lifeline.connected:
@@ -276,10 +276,10 @@ class Agent:
             EXIT(0)
 
     def end_process(self, code: int = 1) -> None:
-        """End without any clean-up: the main thread may be blocked for good.
+        """End the process without any clean-up, since the main thread may be blocked indefinitely.
 
-        In a world of MPI that goes on without this rank, by a signal: there an exit is an error that may end others, or
-        is not noticed (Open MPI 5.0.11).
+        In an MPI world whose other ranks go on without this one, a signal ends the process: Open MPI (5.0.11) takes an
+        exit for an error that may end other ranks, or does not notice it.
         """
         self.world.release()
         if self.world.mpi.is_in_place:
@@ -287,9 +287,9 @@ class Agent:
         EXIT(code)
 
     def _announce_exit(self) -> None:
-        """Have ``os._exit`` first send the output so far, and the line that called it.
+        """Make ``os._exit`` first send the output so far, and the line that called it.
 
-        It ends the process without any clean-up, so this is the only chance to say what the rank last did.
+        ``os._exit`` ends the process without any clean-up, so this is the only chance to report what the rank did last.
         """
         owner = os.getpid()
 
@@ -303,7 +303,7 @@ class Agent:
         os._exit = exit_process  # type: ignore[assignment]
 
     def _last_words(self, call: str) -> None:
-        """Before the process ends itself: send the output so far and where the main thread is."""
+        """Send the output so far and the main thread's line, before the process ends itself."""
         line = self.cell.line()
         self.recorder.output.end()
         self.recorder.send_output()
@@ -312,9 +312,9 @@ class Agent:
 
 
 def _stop_of_the_cell(error: BaseException | None, handled: BaseException | None) -> BaseException | None:
-    """The error that a signal has raised in the main thread, among those that this one came from.
+    """The error that a signal has raised in the main thread: `error` itself, or one in its chain of contexts.
 
-    One that was being `handled` before has been raised already.
+    The search ends at the error that was already being `handled`, since the cell has seen that one.
     """
     while error is not None and not isinstance(error, (KeyboardInterrupt, CollectiveAborted)):
         error = error.__context__ if error.__context__ is not handled else None

@@ -1,4 +1,4 @@
-"""Where the rank stands: its line, its collective, whether it waits, its memory."""
+"""Reports the state of the rank: its line, its collective, whether it is blocked, its memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EVERY_IDLE = 1.0
 METER_EVERY = 0.5
 """Seconds between readings of the meters while a cell runs."""
 UNSURE_AFTER = 1.0
-"""Seconds at one instruction after which a rank counts as waiting where its thread's state cannot be read."""
+"""Seconds at one instruction after which a rank counts as blocked, if its main thread's state cannot be read."""
 ALIVE_EVERY = 2.0
-"""Seconds after which even an unchanged report is sent: the notebook calls a silent rank stopped."""
+"""Seconds after which even an unchanged report is sent, since the notebook takes a silent rank for stopped."""
 
 
 class Reporter:
@@ -46,18 +46,18 @@ class Reporter:
         self._blocked_at: tuple[Any, float] = (None, 0.0)
         self._compilers = CompilerWatch()
         self._awake = 0
-        """How often in a row the main thread was seen awake."""
+        """Number of consecutive reports that found the main thread awake."""
 
     @property
     def every(self) -> float:
         return EVERY_RUNNING if self._cell.running else EVERY_IDLE
 
     def forget(self) -> None:
-        """A new notebook knows nothing: the next report is news."""
+        """Forget the last report, so that the next one is sent in any case: a new notebook knows no state yet."""
         self._reported = None
 
     def tick(self, now: float) -> float:
-        """Report if it is time; returns the seconds until it is time again."""
+        """Report if a report is due; returns the seconds until the next one is."""
         if now - self._reported_at >= self.every:
             self._reported_at = now
             try:
@@ -111,16 +111,16 @@ class Reporter:
         )
 
     def _blocked(self, place: Any, now: float) -> bool:
-        """Whether the main thread has stood in one place, asleep on a lock, for two reports or more.
+        """Whether the main thread has been at the same `place`, asleep on a lock, for two reports or more.
 
-        While no cell runs, an asyncio task of an earlier one may wait in a collective.
+        While no cell runs, an asyncio task of an earlier cell may wait in a collective.
 
-        Where a lock cannot be told from a computation (macOS; not run there), standing at one instruction for a second
-        must do.
+        If a lock cannot be told from a computation (macOS; not run there), a rank counts as blocked after a second at
+        one instruction.
         """
         asleep = self._meters.main_thread_asleep()
-        # A signal, as an interrupt sends again and again, wakes a rank that waits for a moment: seen awake once, in the
-        # place where it slept, it still waits.
+        # A signal (an interrupt sends several) wakes a waiting rank for a moment. So a rank that is seen awake once, at
+        # the place where it slept, still counts as waiting.
         self._awake = self._awake + 1 if asleep is False else 0
         if (self._awake and (self._awake > 1 or self._blocked_at[0] != place)) or self._debugger.at_prompt:
             self._blocked_at = (None, 0.0)
@@ -130,7 +130,7 @@ class Reporter:
         return now - self._blocked_at[1] >= (UNSURE_AFTER if asleep is None else EVERY_RUNNING * 0.9)
 
     def is_blocked(self) -> bool:
-        """Whether the main thread waits on a lock now, as far as that can be known."""
+        """Whether the main thread waits on a lock now; the last report's answer if its state cannot be read."""
         if self._debugger.at_prompt:
             return False
         asleep = self._meters.main_thread_asleep()

@@ -1,10 +1,10 @@
-"""Whether an MLX array is computed, read from MLX's memory: a fraction of a microsecond, whatever graph it is part of.
+"""Reads from MLX's memory whether an array is computed, in a fraction of a microsecond however large its graph is.
 
-MLX has no function that tells (0.32.4), and ``mx.export_to_dot`` walks the whole graph an array is to be computed from:
-6 ms for 600 operations. Where the array's status is kept differs between versions and platforms. So `find` looks for
-it, once in each process: it compares arrays that are known to be pending with the same arrays evaluated. Exactly one
-place must fit, and must then agree with MLX's drawing on arrays of every kind. Otherwise nothing is read, and `reader`
-stays None. The operation that is to compute an array is where the address is by which that drawing names it.
+MLX has no function for that (0.32.4), and ``mx.export_to_dot`` walks the array's whole graph: 6 ms for 600 operations.
+The offset of an array's status differs between versions and platforms. So `find` searches for it, once in each process:
+it compares pending arrays with the same arrays after evaluation. Exactly one offset must fit, and must then agree with
+MLX's drawing on arrays of every kind. Otherwise nothing is read, and `reader` stays None. The pointer to an array's
+pending operation is found by the address that the drawing gives for that operation.
 
 A read is safe in any thread: the caller's reference keeps the array alive, the array keeps its description alive, and
 MLX changes a status by one store.
@@ -22,63 +22,63 @@ from typing import Any, NamedTuple
 from .drawing import Drawing, drawing_of
 
 DESCRIBED = 512
-"""Bytes of an array's description that are searched; it has 368 (0.32.4, Linux)."""
+"""Bytes of an array's description that are searched; the description has 368 (0.32.4, Linux)."""
 WORDS: Any = (ctypes.c_int64 * (1 << 59)).from_address(0)
 """The memory of this process, eight bytes at a time: indexing it takes half as long as making a ctypes object."""
 HALVES: Any = (ctypes.c_int32 * (1 << 60)).from_address(0)
-"""The same, four bytes at a time."""
+"""The same memory, four bytes at a time."""
 HEAD = object.__basicsize__ // 8
-"""Words before what nanobind keeps of an instance: one word that says where the C++ object is, then that object."""
+"""Words before nanobind's part of an instance, which is one word that locates the C++ object, then that object."""
 UNSCHEDULED = 0
 """The status of an array that no evaluation has begun; see ``Status`` in ``mlx/array.h``."""
 BEGUN = (1, 2)
-"""The others: evaluation is under way or over, so the array is part of no graph."""
+"""The other statuses: evaluation is under way or over, so the array is part of no graph."""
 
 
 class Reader(NamedTuple):
-    """What can be read of an array."""
+    """Functions that read an array's state from memory."""
 
     is_pending: Callable[[Any], bool | None]
-    """Whether it is yet to be computed; None for what is no ordinary array."""
+    """Whether the array is yet to be computed; None if the object is not an ordinary array."""
     operation: Callable[[Any], int]
-    """Which operation is to compute it: equal numbers for equal kinds of operation, 0 for none."""
+    """The kind of the operation that is to compute the array: equal numbers for equal kinds, 0 for none."""
     is_there: Callable[[Any], bool]
-    """Whether it is computed, and was waited for."""
+    """Whether the array is computed, and something has waited for it."""
     primitive: Callable[[Any], int]
-    """The address of the operation that is to compute it, by which MLX's drawing names that; 0 for none."""
+    """The address of the operation that is to compute the array, by which MLX's drawing names it; 0 for none."""
 
 
 reader: Reader | None = None
-"""What `find` found."""
+"""The functions that `find` made; None if it has not run, or found no way to read arrays."""
 _tried = False
 
 
 def find(mx: Any) -> None:
-    """Find out how to read arrays, in the main thread; harmless the second time."""
+    """Find out how to read arrays. To be called in the main thread; further calls do nothing."""
     global reader, _tried
     if not _tried:
         with suppress(Exception):  # a later MLX may differ in any way
             reader = _found(mx)
-        _tried = True  # not before: the agent's thread asks whether it is `unreadable`
+        _tried = True  # not earlier, since the agent's thread calls `unreadable`
 
 
 def unreadable() -> bool:
-    """Whether `find` was here, and found nothing."""
+    """Whether `find` has run, and found no way to read arrays."""
     return _tried and reader is None
 
 
 def _found(mx: Any) -> Reader | None:
-    with mx.stream(mx.cpu):  # no kernel need be compiled, and no other device wakes up
+    with mx.stream(mx.cpu):  # there no kernel needs compiling, and no other device wakes up
         if mx.array.__basicsize__ < (HEAD + 2) * 8:
             return None
         pending, constant = _pending(mx), [mx.array(3.0), mx.array([1, 2, 3, 4])]
         layouts = {WORDS[(id(array) >> 3) + HEAD] for array in (*pending, *constant)}
         head = layouts.pop()
-        if layouts or head & 0xFFFFFFFF != (HEAD + 1) * 8:  # all alike, and the C++ object comes right after
+        if layouts or head & 0xFFFFFFFF != (HEAD + 1) * 8:  # heads must be equal, and the C++ object must follow
             return None
         descriptions = [_description(array) for array in (*pending, *constant)]
         before, fixed = descriptions[: len(pending)], descriptions[len(pending) :]
-        operation = _operation_at(before, drawing_of(pending))  # an operation is gone when it has been done
+        operation = _operation_at(before, drawing_of(pending))  # before the evaluation, which frees the operations
         mx.eval(pending)
         after = [_description(array) for array in pending]
         status = _status_at(before, after, fixed)
@@ -98,7 +98,7 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader
         if type(array) is not kind:
             return None
         at = id(array) >> 3
-        # Another word is there where the C++ object was never made.
+        # The head is another word if the C++ object was never constructed.
         if words[at + at_head] != head or not (description := words[at + at_array]):
             return None
         return bool(halves[(description + status) >> 2] == UNSCHEDULED)
@@ -119,7 +119,7 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader
 
 
 def _pending(mx: Any) -> list[Any]:
-    """Arrays yet to be computed, whose sizes are no status."""
+    """Pending arrays, of sizes that cannot be mistaken for a status."""
     shared = mx.ones((2, 3)) + 1
     return [shared, shared + shared, mx.zeros(5).sum(), mx.arange(7) * 2, (mx.ones((1, 2, 3, 4)) * 2).T]
 
@@ -140,7 +140,7 @@ def _all_kinds(mx: Any) -> Iterable[Any]:
 
 
 def _status_at(before: list[bytes], after: list[bytes], fixed: list[bytes]) -> int | None:
-    """The one offset at which all say what they are."""
+    """The only offset at which every description has the expected status; None if there is not exactly one."""
     end = min(map(len, (*before, *after, *fixed)))
     return _only(
         offset
@@ -152,7 +152,7 @@ def _status_at(before: list[bytes], after: list[bytes], fixed: list[bytes]) -> i
 
 
 def _operation_at(pending: list[bytes], drawing: Drawing) -> int | None:
-    """The one offset at which all hold the address of the operation that is to compute them."""
+    """The only offset at which every description has the address of its pending operation, or None as above."""
     addresses = [drawing.address(place) for place in range(len(pending))]
     return _only(
         offset
@@ -179,7 +179,7 @@ def _description(array: Any) -> bytes:
 
 
 def _copied(address: int, size: int) -> bytes:
-    """The bytes at `address`, as far as there is memory: the kernel, asked to send them, refuses where none is."""
+    """Copy the bytes at `address`, as far as memory is mapped: the kernel refuses to write from unmapped memory."""
     receive, send = os.pipe()
     try:
         write = ctypes.CDLL(None).write

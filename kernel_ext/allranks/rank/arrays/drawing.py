@@ -1,6 +1,6 @@
-"""What ``mx.export_to_dot`` draws of arrays: the operations they are yet to be computed from. It evaluates none.
+"""What ``mx.export_to_dot`` draws of arrays: the operations that are yet to compute them. It evaluates nothing.
 
-A drawing takes 6 ms for 600 operations, so one is made for all arrays that are asked about.
+A drawing takes 6 ms for 600 operations, so one drawing is made for all arrays in question.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 COLLECTIVE_LABEL = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
-"""As MLX labels them: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
+"""MLX's labels of collectives: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
 INDEXING_LABEL = re.compile(r'label ="(Gather|Scatter|Dynamic)')
-"""Operations that end the process where an index is out of bounds."""
+"""Labels of operations that end the process if an index is out of bounds."""
 OPERATION_LINE = re.compile(r"\{ (\d+) \[label =")
 STACK = 1 << 28
 """Bytes of stack for the drawing, which recurses: 100,000 operations in a row overflow the usual 8 MiB (mlx 0.32.4)."""
 WIDEST = 20
-"""MLX's own, where the environment has no other."""
+"""MLX's default for ``MLX_BFS_MAX_WIDTH``."""
 
 _one_at_a_time = threading.Lock()
 
 
 class Operation(NamedTuple):
-    """One operation that is to be done; arrays are given by the names that the drawing has for them."""
+    """A pending operation; inputs and results are the names of arrays in the drawing."""
 
     address: int
-    """MLX's number for it. All calls of a compiled function share the operations of its trace, and their addresses."""
+    """MLX's name for it. All calls of a compiled function share the operations of its trace, and their addresses."""
     is_collective: bool
     inputs: list[str]
     results: list[str]
 
 
 class Drawing:
-    """A drawing of several arrays, which are known by their positions."""
+    """A drawing of several arrays, which are identified by their positions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     @cached_property
     def _operations(self) -> list[Operation]:
-        """Each comes after those whose results it works on."""
+        """The pending operations, each after the operations whose results it uses."""
         operations: list[Operation] = []
         number = ""
         for line in self._text.splitlines():
@@ -75,11 +75,11 @@ class Drawing:
         return self.address(position) is not None
 
     def address(self, position: int) -> int | None:
-        """MLX's number for the operation that is to compute this array; None where it is computed."""
+        """Address of the operation that is to compute this array; None if the array is computed."""
         return next((each.address for each in self._operations if _name(position) in each.results), None)
 
     def shows(self, position: int) -> bool:
-        """Whether the drawing shows this array under its own name: of several Python objects for one array, one has."""
+        """Whether the drawing has this array's name; if several Python objects are one array, it shows one name."""
         return f'"{_name(position)}"' in self._text
 
     def dependent(self, count: int) -> list[int]:
@@ -91,16 +91,16 @@ class Drawing:
         return [position for position in range(count) if _name(position) in found]
 
     def order(self, addresses: Sequence[int]) -> list[int]:
-        """The addresses of the collectives, in the order in which MLX does them if it evaluates all arrays at once.
+        """The addresses of the collectives, in the order in which MLX runs them if it evaluates all arrays at once.
 
-        `addresses` are those of the operations that compute the arrays. Raises KeyError where the drawing does not say
-        which operation computes one of them.
+        `addresses` has the address of the operation that computes each array. Raises KeyError if the drawing does not
+        show which operation computes one of the arrays.
 
-        ``eval_impl`` (``mlx/transforms.cpp``) counts how often each operation's results are used, goes from what is to
-        be evaluated to what that is computed from, level by level, where each operation is put on a tape when the last
-        of its uses has been met, and then does the operations on the tape from its end. Where a level is wider than
-        ``MLX_BFS_MAX_WIDTH`` (20), it goes down at the operation where it is, and comes back later. All collectives are
-        on one stream, so that they are done in that order (mlx 0.32.4; a test compares it with what MLX does).
+        ``eval_impl`` (``mlx/transforms.cpp``) counts the uses of each operation's results. It walks the graph breadth
+        first, from the arrays to their inputs, and puts each operation on a tape when it meets the last of its uses.
+        Then it runs the tape from its end. Once ``MLX_BFS_MAX_WIDTH`` (20) operations of the tape are yet to be
+        visited, it leaves further inputs of the current operation for later. All collectives are on one stream, so they
+        run in that order (mlx 0.32.4; a test compares this with what MLX does).
         """
         operations = self._operations
         source = {name: place for place, each in enumerate(operations) for name in each.results}
@@ -127,7 +127,7 @@ class Drawing:
         return [operation.address for operation in done if operation.is_collective]
 
     def _computing(self, position: int, address: int, source: dict[str, int]) -> int:
-        """The place of the operation at `address` that computes the array at `position`."""
+        """Index of the operation that computes the array at `position`: by the array's name, else by `address`."""
         if (name := _name(position)) in source:
             return source[name]
         places = [place for place, each in enumerate(self._operations) if each.address == address]
@@ -137,13 +137,13 @@ class Drawing:
 
 
 def drawing_of(arrays: Sequence[Any]) -> Drawing:
-    """MLX's drawing of the graphs that these are to be computed from."""
+    """MLX's drawing of the graphs from which `arrays` are to be computed."""
     import mlx.core as mx
 
     text = io.StringIO()
     named = {_name(position): array for position, array in enumerate(arrays)}
     thread = threading.Thread(target=mx.export_to_dot, args=(text,), kwargs=named, name="allranks-drawing")
-    with _one_at_a_time:  # the size is one for the whole process
+    with _one_at_a_time:  # the stack size is a setting of the whole process
         before = threading.stack_size(STACK)
         try:
             thread.start()
@@ -154,7 +154,7 @@ def drawing_of(arrays: Sequence[Any]) -> Drawing:
 
 
 def _name(position: int) -> str:
-    return f"x{position}"  # MLX's own are capitals
+    return f"x{position}"  # MLX's own names are capital letters
 
 
 def _widest() -> int:

@@ -1,9 +1,9 @@
-"""Which of the user's arrays may be invalid, since a collective was aborted while they were computed.
+"""Which of the user's arrays may be invalid, because a collective was aborted while they were computed.
 
-MLX lets what is on its way come to its end, keeps the arrays, and raises nothing when they are looked at later
-(0.32.4). What is known of them: what ``mx.eval`` was asked for when it raised, what ``mx.async_eval`` was asked for and
-has not been waited for, and what else the caller finds: the result of the collective, what the line names in which the
-cell stood.
+After an abort, MLX finishes the evaluations under way, keeps their arrays, and raises nothing when they are read later
+(0.32.4). The arrays that may be invalid are those given to an ``mx.eval`` that raised, those given to an
+``mx.async_eval`` that nothing has waited for, and those that the caller adds: the result of the collective, and the
+variables named in the line at which the cell was blocked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from .pending import MOST_LEAVES, is_pending, pending_names
 
 ASKED = 8
-"""Calls of ``mx.async_eval`` remembered: more are seldom on their way."""
+"""Calls of ``mx.async_eval`` remembered; more are seldom under way."""
 
 PENDING_WITHIN = 0.5
 """Seconds of processor time spent on finding arrays that wait for collectives."""
@@ -29,34 +29,34 @@ Arrays = list[weakref.ref[Any]]
 
 
 class InvalidArrays:
-    """Arrays are held by weak references: what is recomputed is forgotten."""
+    """Holds arrays by weak references, so that an array is forgotten once the user has recomputed it."""
 
     def __init__(self) -> None:
         self.asked: deque[Arrays] = deque(maxlen=ASKED)
-        """What may be on its way."""
+        """The arrays of each ``mx.async_eval`` that may still be under way."""
         self._raised: Arrays = []
         self._arrays: Arrays = []
 
     def begin_cell(self) -> None:
-        """What raised in the cell before is settled."""
+        """Forget the arrays of evaluations that raised in the previous cell."""
         self._raised = []
 
     def ask(self, args: Any) -> None:
-        """``mx.async_eval`` was called."""
+        """Note that ``mx.async_eval`` was called with `args`."""
         self.asked.append(_references(args))
 
     def raised(self, args: Any) -> None:
-        """``mx.eval`` or ``mx.async_eval`` raised, or was interrupted."""
+        """Note that ``mx.eval`` or ``mx.async_eval`` raised, or was interrupted, with `args`."""
         self._raised += _references(args)
 
     def on_its_way(self) -> set[int]:
-        """The ``id`` of each array that may be on its way."""
+        """The ``id`` of each array whose evaluation may be under way."""
         return {id(array) for asked in self.asked for reference in asked if (array := reference()) is not None}
 
     def watch(self, streams: list[Any], whole: Callable[[], bool]) -> None:
-        """Forget what is on its way over `streams` once it has come to its end, if the world is `whole` then.
+        """Forget the evaluations under way on `streams` once they are done, if the world is `whole` then.
 
-        Does not wait for that here.
+        Returns at once; a thread of its own waits.
         """
         import mlx.core as mx
 
@@ -67,7 +67,7 @@ class InvalidArrays:
                 for stream in streams:
                     mx.synchronize(stream)
             except RuntimeError:
-                return  # that was no right end
+                return  # an evaluation has failed
             for each in asked if whole() else ():
                 if each in self.asked:
                     self.asked.remove(each)
@@ -75,9 +75,10 @@ class InvalidArrays:
         threading.Thread(target=wait, name="allranks-on-its-way", daemon=True).start()
 
     def break_off(self, left: list[Any], *more: Any) -> Arrays:
-        """The world was broken: what was on its way may be invalid, and so may `more`, if it has been computed.
+        """Mark all arrays that may be invalid now that the world is broken, and return them.
 
-        `left` are arrays that are to be computed from it. Returns all those arrays.
+        They are the computed arrays among those under way, those whose evaluation raised, and `more`; and the pending
+        arrays in `left`, which are to be computed from them.
         """
         found = [reference for asked in self.asked for reference in asked] + self._raised + _references(more)
         found = [reference for reference in found if is_computed(reference())] + [weakref.ref(array) for array in left]
@@ -87,25 +88,25 @@ class InvalidArrays:
         return found
 
     def mark(self, value: Any) -> None:
-        """The arrays in `value` came from another process, where they may have been invalid."""
+        """Mark the arrays in `value`, which come from another process and may have been invalid there."""
         self._arrays += _references(value)
 
     def give_up(self, variables: Mapping[str, Any]) -> list[str]:
-        """Arrays that wait for collectives are invalid, as these do not run as meant. Returns names that are new."""
+        """Mark arrays that wait for collectives, since those do not run as intended; returns the newly marked names."""
         known = self.names(variables)
         found = [name for name in pending_names(variables, within=PENDING_WITHIN) if name not in known]
         self._arrays += _references([each for name in found for each in arrays_in(variables[name]) if is_pending(each)])
         return found
 
     def names(self, variables: Mapping[str, Any], arrays: Arrays | None = None) -> list[str]:
-        """Those of the user's variables that are, or hold, such arrays, or some of them."""
+        """Names of the variables that are, or hold, an array that may be invalid, or one of `arrays` if given."""
         alive = self.alive(arrays)
         if not alive:
             return []
         return sorted(name for name, value in variables.items() if any(id(each) in alive for each in arrays_in(value)))
 
     def alive(self, arrays: Arrays | None = None) -> dict[int, Any]:
-        """Such arrays, or those of them, by their ``id``."""
+        """The arrays that may be invalid, or `arrays` if given, as far as they still exist, by their ``id``."""
         references = self._arrays if arrays is None else arrays
         return {id(array): array for reference in references if (array := reference()) is not None}
 
@@ -113,7 +114,7 @@ class InvalidArrays:
 def arrays_in(value: Any) -> Iterator[Any]:
     """The MLX arrays in a value, through lists, tuples, dicts (an ``nn.Module`` is one) and the states of optimizers.
 
-    No method of the user's own is called, and no more than `MOST_LEAVES` things are looked at.
+    Calls none of the user's methods, and looks at no more than `MOST_LEAVES` objects.
     """
     import mlx.core as mx
 
@@ -138,7 +139,7 @@ def arrays_in(value: Any) -> Iterator[Any]:
 
 
 def is_computed(array: Any) -> bool:
-    """Whether there is an array, with values: one that is yet to be computed raises when that is tried."""
+    """Whether there is an array, and it is computed; evaluating a pending one raises, so it cannot go unnoticed."""
     return array is not None and not is_pending(array)
 
 

@@ -1,7 +1,7 @@
-"""Which of the user's arrays still wait for a collective, found out without evaluating any.
+"""Finds the user's arrays that still wait for a collective, without evaluating any.
 
-Most are computed, or are a collective's own result: both are read (see `computed`). For the rest ``mx.export_to_dot``
-draws the graph they are to be computed from, once for all of them (see `drawing`).
+Most arrays are computed, or are the result of a collective; both are read from memory (see `computed`). For all others,
+``mx.export_to_dot`` draws the graph from which they are to be computed, once for all of them (see `drawing`).
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from . import computed
 from .drawing import drawing_of
 
 LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
-"""``x?`` and ``?x``, which on a rank evaluate nothing."""
+"""``x?`` and ``?x``, which evaluate nothing on a rank."""
 MOST_LEAVES = 10_000
-"""Leaves looked at in one value."""
+"""Maximum number of leaves examined in one value."""
 LOOK_AT = 200
-"""Arrays looked at in one container."""
+"""Maximum number of arrays examined in one value, and of items in one container."""
 
 _collectives: set[int] = set()
-"""What `computed.Reader.operation` says of results of collectives; empty where that is not known."""
+"""The values of `computed.Reader.operation` for results of collectives; empty if they are not known."""
 
 
 def learn_collectives(mx: Any, size: int) -> None:
-    """Find out how results of collectives read, in a world of `size` ranks; none is evaluated."""
-    if computed.reader is None or _collectives or size == 1:  # alone, MLX returns the array itself
+    """Learn how to recognise results of collectives, in a world of `size` ranks; evaluates none."""
+    if computed.reader is None or _collectives or size == 1:  # with one rank, MLX returns the array itself
         return
     for name in ("all_sum", "all_gather", "sum_scatter"):
-        with suppress(Exception):  # what this backend has not got need not be known
+        with suppress(Exception):  # this backend may lack the operation
             result = original(getattr(mx.distributed, name))(mx.zeros(size))
             _collectives.add(computed.reader.operation(result))
     _collectives.discard(0)
 
 
 def is_collective(result: Any) -> bool:
-    """Whether this pending result of a collective is still that; True where it cannot be known."""
+    """Whether this pending array, returned by a collective, is still its result; True if that cannot be known."""
     return not _collectives or computed.reader is None or computed.reader.operation(result) in _collectives
 
 
@@ -57,7 +57,7 @@ def waits_for_collective(array: Any) -> bool:
 
 
 def waiting(arrays: Iterable[Any]) -> set[int]:
-    """The ``id`` of each of these that waits for a collective."""
+    """The ``id`` of each of `arrays` that waits for a collective."""
     found: set[int] = set()
     unknown: dict[int, Any] = {}
     for array in arrays:
@@ -73,14 +73,14 @@ def waiting(arrays: Iterable[Any]) -> set[int]:
             break
         found.update(numbers[position] for position in drawing.dependent(len(numbers)))
         left = {number: unknown[number] for position, number in enumerate(numbers) if not drawing.shows(position)}
-        if len(left) == len(unknown):  # another version of MLX draws otherwise: one of them waits
+        if len(left) == len(unknown):  # another version of MLX draws otherwise: count all, as one waits
             return found | set(left)
         unknown = left
     return found
 
 
 def indexes(arrays: Iterable[Any]) -> bool:
-    """Whether these pending MLX arrays are computed with indices."""
+    """Whether any operation that is to compute these MLX arrays takes indices."""
     return drawing_of(list(arrays)).has_indexing
 
 
@@ -90,9 +90,9 @@ def waits(value: Any) -> bool:
 
 
 def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, within: float = float("inf")) -> list[str]:
-    """Names (of `names`, or all the user's) whose arrays wait for a collective; gives up looking after `within` s.
+    """Names (of `names`, or all the user's) whose arrays wait for a collective; stops looking after `within` s.
 
-    Of this thread's processor time: on a busy machine no name is left out because others had the processor.
+    These are seconds of this thread's processor time, so that no name is left out because the machine is busy.
     """
     held: dict[str, list[Any]] = {}
     until = time.thread_time() + within
@@ -106,7 +106,7 @@ def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, wit
 
 
 def settle(variables: Iterable[tuple[str, Any]]) -> None:
-    """Evaluate the arrays of these that wait for a collective, all at once."""
+    """Evaluate the arrays in `variables` that wait for a collective, all at once."""
     import mlx.core as mx
 
     arrays = [array for name, value in variables if not name.startswith("_") for array in _arrays(value)]
@@ -115,7 +115,7 @@ def settle(variables: Iterable[tuple[str, Any]]) -> None:
 
 
 def names_in(code: str) -> set[str]:
-    """Variables that `code` mentions; all words of it where it is no plain Python (magics)."""
+    """Names that `code` mentions; all its words if it is not plain Python (magics)."""
     code = LOOKED_AT.sub("", code)
     try:
         tree = ast.parse(code)

@@ -1,6 +1,6 @@
-"""``tqdm.notebook`` on a rank draws text bars where no page shows the rank's widgets, and its own where one does.
+"""``tqdm.notebook`` on a rank draws text bars, unless the notebook's page shows the rank's widgets.
 
-Text bars reach the notebook as unfinished lines, one per rank and folded where equal, and move.
+Text bars reach the notebook as unfinished lines that are updated, one per rank, and folded if they are equal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AS_TEXT = "tqdm.notebook draws text bars on ranks here: its widgets cannot reach
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds ``tqdm.notebook`` where other modules find it, and changes it when it has been loaded."""
+    """Finds ``tqdm.notebook`` with the other finders, and patches it when it has been loaded."""
 
     def __init__(self, has_widgets: Callable[[], bool]) -> None:
         self._has_widgets = has_widgets
@@ -40,7 +40,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(has_widgets: Callable[[], bool]) -> None:
-    """Have the first import of ``tqdm.notebook`` changed; nothing is imported now."""
+    """Patch ``tqdm.notebook``, at its first import if it is not imported yet."""
     if MODULE in sys.modules:
         _choose(sys.modules[MODULE], has_widgets)
     else:
@@ -49,7 +49,7 @@ def install(has_widgets: Callable[[], bool]) -> None:
 
 def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
     class TextBar(module.std_tqdm):
-        """tqdm's own text bar, which takes what the notebook's takes."""
+        """tqdm's own text bar, which accepts the arguments of the notebook's bar."""
 
         _told = False
 
@@ -63,7 +63,7 @@ def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
             super().__init__(*args, **kwargs)
 
     class Bar(module.tqdm_notebook):
-        """The one that the page of the running cell can show."""
+        """A bar of the kind that the page of the running cell can show."""
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
             if has_widgets() and module.IProgress is not None:

@@ -1,9 +1,8 @@
-"""A function of the notebook's or of a module, called on this rank by a cell.
+"""Calls a function, from the notebook or from a module, in a cell on this rank.
 
-The function and its arguments come down the lifeline before the cell (`Calls.keep`). The cell has no code of its own:
-`CODE` calls `carry_out` and does nothing else. While the function runs, it takes the place of the cell's code: lines
-are those of its own file, its globals tell the user's frames from a library's, and what it raises shows none of the
-frames above it.
+The function and its arguments arrive over the lifeline before the cell (`Calls.keep`). The cell's code (`CODE`) only
+calls `carry_out`. While the function runs, it replaces the cell's code: line numbers refer to the function's file, its
+globals tell the user's frames from a library's, and tracebacks show none of the frames that called it.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.world.given_names import GivenNames
 
 CAME = "__allranks_came__"
-"""Marks functions and classes that came with a call."""
+"""Attribute that marks functions and classes that were sent with a call."""
 GIVEN = "__allranks_given__"
-"""Where a module's globals note which names were set in them here."""
+"""Key in a module's globals for the set of names that this module has assigned in them."""
 
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 
 
 class Calls:
-    """The functions that this rank was sent; one in each process."""
+    """The functions that this rank was sent; each process has one `Calls`."""
 
     current: Calls
 
@@ -36,33 +35,33 @@ class Calls:
         self._cell, self._user_ns, self._given, self._shell = cell, user_ns, given, shell
         self._sent: dict[int, Sequence[Any]] = {}
         self._brought: dict[str, Any] = {}
-        """What came with calls, by the names it was given."""
+        """The functions and classes that were sent with calls, by the names they were given."""
         self.returned: list[Any] | None = None
-        """What the running cell's function returned, once it has; None for cells that call none."""
+        """The value that the running cell's function returned, in a list; None until then, and if it calls none."""
         Calls.current = self
 
     def keep(self, number: int, buffers: Sequence[Any]) -> None:
-        """What cell `number` is to call; its code comes another way, and later."""
+        """Keep the function that cell `number` is to call; the cell itself arrives later."""
         self._sent[number] = buffers
 
     def begin_cell(self, number: int) -> None:
-        """Discard what was sent for earlier cells, which never came."""
+        """Discard functions that were sent for earlier cells that never arrived."""
         self.returned = None
         for sent in [sent for sent in self._sent if sent < number]:
             self._sent.pop(sent, None)
 
     def left_here(self, value: Any) -> str:
-        """What the running cell's function returned cannot be sent, and no variable has it; says where it is now."""
+        """Keep the function's result, which cannot be sent, in a variable, and return a sentence that names it."""
         if self.returned is None:
             return ""
         hook = self._shell().displayhook
         hook.update_user_ns(value)
-        # A variable `_` of the user's own, as of a loop, is left alone.
+        # The user's own variable `_`, such as a loop's, is left alone.
         own = self._user_ns.get("_") is not value
         return f" It was kept on the rank as the variable _{hook.prompt_count if own else ''}."
 
     def loaded(self) -> Call:
-        """What the running cell is to call. Raises CannotTravel."""
+        """Load the running cell's function and arguments; its file becomes the cell's. Raises CannotTravel."""
         try:
             sources, *buffers = self._sent.pop(self._cell.number)
             (function, args, kwargs), companions = values.unpack_call(buffers)
@@ -81,28 +80,28 @@ class Calls:
         return function, args, kwargs
 
     def _bring(self, companions: Mapping[str, Any]) -> None:
-        """Define what a function uses, again where it came with an earlier call; what cells made of a name stays."""
+        """Define the names that a function uses, again if an earlier call brought them; names bound by cells stay."""
         names = self._user_ns
         for name, code in companions.items():
             if name not in names or _is_marked(names[name]) or names[name] is self._brought.get(name):
                 names[name] = self._brought[name] = code
-                if getattr(code, "__module__", None) == "__main__":  # a library's are everybody's
+                if getattr(code, "__module__", None) == "__main__":  # a library's code is shared with other code
                     _mark(code)
 
     def _place(self, file: str, text: str, count: int | None) -> str:
-        """What a file is called where its lines are named; the text of one that is not here is put where Python looks.
+        """Return the name of `file` in messages, and add its `text` to Python's `linecache` if the file is not here.
 
-        `count` is the number of the notebook's cell that is called so.
+        `count` is the number of the notebook's cell if `file` is the name of its code, and None otherwise.
         """
         if text and not linecache.getlines(file):
             linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         if count is None:
             return os.path.basename(file)
-        self._shell().compile._filename_map[file] = count  # tracebacks of IPython (9.18) name it so
+        self._shell().compile._filename_map[file] = count  # IPython's tracebacks (9.18) look it up here
         return f"In[{count}]"
 
     def _give_names(self, names: dict[str, Any]) -> None:
-        """A function that is not the notebook's has globals of its own: the names of a rank that it lacks are set."""
+        """Add a rank's given names to the globals of a function from a module, as far as they lack them."""
         if names is self._user_ns:
             return
         given = names.setdefault(GIVEN, set())
@@ -113,7 +112,7 @@ class Calls:
 
 
 def _mark(value: Any) -> None:
-    """Note on a function or class that it came with a call; the note goes where the object goes, restarts included."""
+    """Mark a function or class as sent with a call; the mark stays with the object, even through restarts."""
     with suppress(AttributeError, TypeError):
         setattr(value, CAME, True)
 
@@ -130,7 +129,7 @@ def carry_out() -> None:
 
 
 async def carry_out_async() -> None:
-    """The same for a coroutine function."""
+    """Call and await the coroutine function of the running cell."""
     __tracebackhide__ = True
     function, args, kwargs = Calls.current.loaded()
     Calls.current.returned = [await function(*args, **kwargs)]
@@ -140,4 +139,4 @@ CODE: Mapping[CallKind, str] = {
     "function": f'__import__("{__name__}", fromlist="*").{carry_out.__name__}()',
     "coroutine function": f'await __import__("{__name__}", fromlist="*").{carry_out_async.__name__}()',
 }
-"""The code of a cell that calls what it was sent."""
+"""The code of a cell that calls the function it was sent."""

@@ -1,6 +1,6 @@
-"""What the code of a cell is called where Python itself names it: ``File "<In[3]>", line 2`` in a traceback.
+"""The file names of cells' code, as Python shows them in a traceback: ``File "<In[3]>", line 2``.
 
-ipykernel's names have a process number and a hash. These are the same on every rank, so that lines with them fold.
+ipykernel's names have a process number and a hash. These names are equal on all ranks, so lines with them can fold.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import linecache
 from typing import Any
 
 KEPT_OF_SAME = 8
-"""Names that are kept of one text: a cell that is run again and again would fill Python's cache of lines."""
+"""Names kept for one text: a cell that is run again and again would otherwise fill Python's `linecache`."""
 
 
 class CodeNames:
-    """The names of the cells of this rank. `compiler` is IPython's (9.18), which finds a cell's number by its name."""
+    """Names the code of this rank's cells. `compiler` is IPython's (9.18), which finds a cell's number by its name."""
 
     def __init__(self, compiler: Any) -> None:
         self._compiler = compiler
         self._digests: dict[str, str] = {}
         self._names: dict[str, list[str]] = {}
-        """By digest of the text, oldest first."""
+        """Names of each text, by its digest, oldest first."""
 
     def name(self, raw_code: str, _code: str, number: int) -> str:
-        """In place of the compiler's `get_code_name`. Other code of the same number gets ``<In[3].2>``."""
+        """Return a name, in place of the compiler's `get_code_name`. Other code with this number gets ``<In[3].2>``."""
         digest = hashlib.sha1(raw_code.encode(errors="backslashreplace")).hexdigest()
         others = (f"<In[{number}].{nth}>" for nth in itertools.count(2))
         name = next(

@@ -1,8 +1,8 @@
-"""The rank's end of the comms of its widgets, which the notebook opens again towards its page.
+"""The rank's end of its widgets' comms; for each, the notebook opens a proxy to its page.
 
-What widgets say goes up the lifeline, each at most `EVERY` so often and the last state only; the next lot goes when the
-notebook has taken the one before, so that nothing piles up on the way. What the user does in the page comes down, and
-is handled in the main thread once that is idle.
+Widgets' messages are sent over the lifeline, at most every `EVERY` seconds and only the last state of each widget. The
+next batch is sent once the notebook has taken the one before, so that messages do not pile up. Messages from the page
+arrive over the lifeline, too, and are handled in the main thread once it is idle.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from allranks.messages.wire import Buffer
 from allranks.rank.main_thread.thread import MainThread
 
 CATCH_UP_WITHIN = 1.0
-"""Seconds that a cell waits for what was done in the page before it."""
+"""Seconds that a cell waits for messages that the page sent before it."""
 MOST_OPENED = 1_000
-"""Comms opened that the notebook has yet to take; further ones are not mirrored, and their widgets shown as text."""
+"""Opened comms that the notebook has yet to take; further comms get no proxy, and their widgets show as text."""
 
 
 class _Sent(NamedTuple):
@@ -32,7 +32,7 @@ class _Sent(NamedTuple):
 
 
 class Comms:
-    """Fed by the engine in the threads of the user's code; sends in the agent's thread."""
+    """Takes messages from the engine in the threads of the user's code; sends them in the agent's thread."""
 
     def __init__(self, main: MainThread, shell: Callable[[], Any], lifeline: Lifeline) -> None:
         self._main, self._shell, self._lifeline = main, shell, lifeline
@@ -40,7 +40,7 @@ class Comms:
         self._mirrored: set[str] = set()
         self._sending = threading.RLock()
         self._sent: deque[_Sent] = deque()
-        """What the notebook has not taken yet: it is sent again to one that connects."""
+        """Messages that the notebook has not taken yet; they are sent again when a notebook connects."""
         self._number = 0
         self._sent_at, self._every = 0.0, EVERY
         self._handling = False
@@ -50,9 +50,9 @@ class Comms:
     def publish(
         self, kind: str, content: Mapping[str, Any], metadata: Mapping[str, Any], buffers: Sequence[Any], ours: bool
     ) -> bool:
-        """A comm of this process says something; False where it is none of the notebook's.
+        """Queue a message of a comm for the notebook; False if the comm is not one of the notebook's.
 
-        `ours` says that a comm which is opened now belongs to the notebook, and not to plain ipyparallel.
+        `ours` says that a comm that is opened now belongs to the notebook, and not to plain ipyparallel.
         """
         comm, data = content["comm_id"], content.get("data") or {}
         if kind == "comm_open":
@@ -65,10 +65,10 @@ class Comms:
             return False
         if kind == "comm_close":
             self._mirrored.discard(comm)
-        if data.get("method") == "echo_update":  # the page where the user did it shows it already
+        if data.get("method") == "echo_update":  # the page in which the user made the change shows it already
             return True
         first = not self._up
-        # The user's code may go on writing to what a buffer looks at.
+        # Copies, since the user's code may go on writing to a buffer's memory.
         own = [bytes(buffer) for buffer in buffers]
         self._up.put(CommMessage(cast(CommKind, kind), comm, data, dict(metadata), own))
         if first:
@@ -76,7 +76,7 @@ class Comms:
         return True
 
     def tick(self, now: float) -> float:
-        """Send what is due, in the agent's thread; returns the seconds until more may be."""
+        """Send messages that are due, in the agent's thread; returns the seconds until more may be due."""
         if not self._up or self._sent or not self._lifeline.connected:
             return float("inf")
         due = self._sent_at + self._every
@@ -102,20 +102,20 @@ class Comms:
         self._lifeline.send(event, buffers)
 
     def taken(self, number: int, every: float) -> None:
-        """The notebook has all up to this number, and wants no more for so many seconds."""
+        """Note that the notebook has taken messages up to `number`, and wants a batch only every `every` seconds."""
         self._every = max(EVERY, every)
         with self._sending:
             while self._sent and self._sent[0].event.number <= number:
                 self._sent.popleft()
 
     def resend(self) -> None:
-        """After a reconnect: what may be lost."""
+        """Send again, after a reconnect, the messages that may be lost."""
         with self._sending:
             for sent in self._sent:
                 self._lifeline.send(sent.event, sent.buffers)
 
     def deliver(self, number: int, rows: Sequence[CommRow], buffers: Sequence[Buffer]) -> None:
-        """What the page said, in the agent's thread: the main thread handles it once it is idle."""
+        """Queue the page's messages, in the agent's thread; the main thread handles them once it is idle."""
         for message in unpack(rows, buffers):
             self._down.put(message)
         with self._came:
@@ -126,9 +126,9 @@ class Comms:
             self._main.call(self._handle)
 
     def catch_up(self, number: int) -> None:
-        """Before a cell runs, in the main thread: handle what the page said before the cell was sent.
+        """Handle the page's messages up to `number`, which were sent before the cell that is about to run.
 
-        The two come different ways, and the cell may be the faster one.
+        In the main thread. Messages and cells are sent separately, and the cell may arrive first.
         """
         with self._came:
             if not self._came.wait_for(lambda: self._delivered >= number, CATCH_UP_WITHIN):
@@ -144,7 +144,7 @@ class Comms:
             "comm_close": manager.comm_close,
         }
         for each in self._down.take():
-            if each.comm not in manager.comms:  # the rank has closed it meanwhile
+            if each.comm not in manager.comms:  # the rank has closed the comm meanwhile
                 continue
             message = {
                 "header": {"msg_type": each.kind, "date": time.time()},

@@ -1,4 +1,4 @@
-"""What the head has yet to acknowledge of a cell: kept, to be sent again after a reconnect."""
+"""Keeps the events of a cell until the head acknowledges them, to send them again after a reconnect."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class KeptEvents:
         return len(self._events)
 
     def begin_cell(self) -> None:
-        """Forget the cell before."""
+        """Forget the events of the previous cell."""
         self._events.clear()
         self._sequence = 0
 
     def acknowledged(self) -> None:
-        """The notebook has the whole cell."""
+        """Forget all events, since the notebook has the whole cell."""
         self._events.clear()
 
     def send(self, event: Output | Done, buffers: Sequence[Buffer] = ()) -> None:
-        """Send it now, and keep it."""
+        """Send the event now, and keep it."""
         self._sequence += 1
         event = structs.replace(event, seq=self._sequence)
         if self._events and _replaces(event, self._events[-1][0]):
@@ -42,7 +42,7 @@ class KeptEvents:
         self._lifeline.send(event, buffers)
 
     def drop_value(self, because: str) -> None:
-        """The cell's value, if it is large and still on its way, is not sent; the cell's end is."""
+        """Stop sending the cell's value if it is large and not acknowledged yet, and send the cell's end without it."""
         event, buffers = self._events[-1] if self._events else (None, ())
         if isinstance(event, Done) and is_large(buffers):
             self._lifeline.drop_values()
@@ -50,13 +50,13 @@ class KeptEvents:
             self._lifeline.send(*self._events[-1])
 
     def resend(self) -> None:
-        """All of it again."""
+        """Send all kept events again."""
         for event, buffers in self._events:
             self._lifeline.send(event, buffers)
 
 
 def _replaces(event: Output | Done, before: Output | Done) -> bool:
-    """Whether only the newer one is worth keeping: a progress bar moves for hours."""
+    """Whether `event` makes `before` superfluous, so that the updates of a progress bar do not pile up."""
     if not isinstance(before, Output) or before.items:
         return False
     return isinstance(event, Done) or event.live is not None

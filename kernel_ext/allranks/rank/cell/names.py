@@ -1,4 +1,4 @@
-"""What a cell did to the user's names: rebound, taken from us, left to be computed, made invalid by an abort."""
+"""What a cell did to names: it rebound them, reassigned ours, left arrays pending, or made arrays invalid."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from allranks.rank.world.given_names import GivenNames
 PENDING_WITHIN = 0.02
 """Seconds of processor time spent on finding arrays that a cell left pending."""
 LEFT_WITHIN = 0.5
-"""The same after a break."""
+"""The same, for arrays that a cell left pending when a collective was aborted."""
 INSTEAD = {
     "mx": "`import mlx.core as mx` restores MLX.",
     "world": "`world = mx.distributed.init()` restores the group of all ranks.",
     "rank": "world.rank() is this rank's number.",
     "size": "world.size() is the number of ranks.",
 }
-"""Where to find what a name stood for, when the user has taken it."""
+"""How to get back the value of a given name that the user has reassigned."""
 
 
 class Names:
-    """Looked at when a cell begins, and when it is over."""
+    """Compares the user's names when a cell begins and when it is over."""
 
     def __init__(self, user_ns: dict[str, Any], given: GivenNames, ledger: Ledger) -> None:
         self._user_ns, self._given, self._ledger = user_ns, given, ledger
         self.pending: list[str] = []
-        """Those that the last cell left to be computed by a collective."""
+        """Names that the last cell left waiting for a collective."""
         self._before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
-        """Which object each stood for when the cell began."""
+        """The object (``id`` and reference) of each name when the cell began."""
         self._arrays: dict[int, weakref.ref[Any]] = {}
-        """Those there were when the cell began, in containers too."""
+        """The arrays that existed when the cell began, in containers too, by ``id``."""
         self._said: set[str] = set()
 
     def begin(self) -> None:
-        """A cell begins."""
+        """Note the user's names and arrays as a cell begins."""
         user_ns = self._user_ns
         user_ns.setdefault("log", self._given.log)
         # IPython's names of earlier cells and values (`_i7`, `_7`) grow with each cell, and are never rebound.
@@ -56,22 +56,22 @@ class Names:
             self._arrays = {id(array): weakref.ref(array) for array in arrays}
 
     def was_bound(self, name: str) -> bool:
-        """Whether it stands for the same object as when the cell began."""
+        """Whether `name` is bound to the same object as when the cell began."""
         if _is_numbered(name):
             return name in self._user_ns
         number, reference = self._before.get(name, (0, None))
         value = self._user_ns.get(name)
-        # Where an object has gone, the next one may have its place in memory.
+        # A new object may have the address of one that is gone.
         return number == id(value) and (reference is None or reference() is value)
 
     def taken(self) -> str:
-        """A line on each name of ours that this cell gave to something else; once for each."""
+        """A line on each given name that this cell has reassigned; only once for each name."""
         taken = self._given.taken() - self._said
         self._said |= taken
         return "".join(f"{name} is now your own variable: {INSTEAD[name]}\n" for name in sorted(taken))
 
     def shadowed(self, error: CellError | None, file: str | None) -> str:
-        """A line for a call like `log(loss=1)` that failed since `log` is a function of the user's, such as math's."""
+        """A line on a call like `log(loss=1)` that failed because `log` is the user's own function, such as math's."""
         if error is None or error.ename != "TypeError" or not error.line:
             return ""
         own, line = self._user_ns.get("log"), linecache.getline(file or "", error.line)
@@ -81,23 +81,23 @@ class Names:
         return f"log is {whose} here, not that of allranks: `del log` brings that back in the next cell.\n"
 
     def left_pending(self, *, entered: bool, failed: bool) -> list[str]:
-        """Those that are left to be computed by a collective, if the cell did not fail.
+        """Names whose arrays wait for a collective; none if the cell `failed`.
 
-        `entered` says that the cell asked for some that may not have been evaluated.
+        `entered` says that the cell called collectives that may not have been evaluated.
         """
         user_ns = self._user_ns
-        if failed:  # what it made belongs to a world that may be broken
+        if failed:  # its arrays belong to a world that may be broken
             self.pending = pending_names(user_ns, set(self.pending), PENDING_WITHIN) if self.pending else []
             return []
         self.pending = pending_names(user_ns, within=PENDING_WITHIN) if entered or self.pending else []
         return self.pending
 
     def spoiled(self, error: CellError | None, file: str | None) -> list[str]:
-        """Those that may be invalid, since a collective of this cell was aborted; `error` is what it raised."""
+        """Names that may be invalid, since a collective of this cell was aborted; `error` is what the cell raised."""
         user_ns, ledger = self._user_ns, self._ledger
         line = error.line if error is not None else None
         named = names_in(linecache.getline(file or "", line)) if line else set()
-        # What was computed before this cell is fine, unless it was left to be computed.
+        # Variables from before this cell are valid, unless they were left pending.
         looked_at = [
             user_ns[name] for name in named & user_ns.keys() if name in self.pending or not self.was_bound(name)
         ]
@@ -106,13 +106,13 @@ class Names:
         return ledger.invalid.names(variables, found)
 
     def _made_and_left(self, variables: Mapping[str, Any]) -> list[Any]:
-        """Arrays that this cell made and left to be computed: from what it broke off with, for all that is known."""
+        """Arrays that this cell made and left pending, which may be computed from the aborted collective."""
         until, found = time.thread_time() + LEFT_WITHIN, []
         for value in variables.values():
             for array in arrays_in(value):
                 before = self._arrays.get(id(array))
                 new = before is None or before() is not array
-                # What there is no time to look at counts as left: a warning too many is better than none.
+                # An array that there is no time to check counts as pending: a needless warning is better than none.
                 if new and (time.thread_time() > until or is_pending(array)):
                     found.append(array)
         return found
@@ -126,5 +126,5 @@ def _is_numbered(name: str) -> bool:
 def _reference(value: Any) -> weakref.ref[Any] | None:
     try:
         return weakref.ref(value)
-    except TypeError:  # numbers, text and containers take none
+    except TypeError:  # numbers, text and containers have no weak references
         return None

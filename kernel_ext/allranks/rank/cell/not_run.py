@@ -1,4 +1,4 @@
-"""Cells that fail on this rank without running, since it cannot read the options that they came with."""
+"""Cells that fail on this rank without running, because it cannot read their options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .recorder import CellRecorder
 
 
 def refused(recorder: CellRecorder, sent: Mapping[str, Any], because: str) -> None:
-    """End the cell with an error; one that has no number cannot be answered at all. In the main thread."""
+    """End the cell with an error, in the main thread; a cell without a valid number or sender is only logged."""
     number, sender = sent.get("number"), sent.get("sender", "")
     if not isinstance(number, int) or not isinstance(sender, str):
         logging.getLogger("allranks").error("a cell was dropped: %s", because)

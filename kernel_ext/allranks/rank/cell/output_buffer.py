@@ -1,8 +1,8 @@
-"""What a cell prints and shows on this rank, in order, bounded, and counted where it was cut.
+"""The text and displays of a cell on this rank, in order and bounded; what is cut is counted.
 
 Text is kept as print bursts (everything up to a write that ends a line), so that a printed matrix stays together and
-equal prints can be folded across ranks. The first `limit` bytes of a cell are kept, then the last `tail` bytes; what
-fell in between is counted in a ``("cut", {"lines", "bytes"})`` item. Nothing disappears without being counted.
+equal prints can be folded across ranks. The first `limit` characters of a cell are kept, then the last `tail`
+characters. Text in between is counted in a ``("cut", {"lines", "bytes"})`` item: nothing is dropped uncounted.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from .unfinished import Unfinished
 Item = tuple[Any, ...]
 
 LIMIT = 4_000_000
-"""Bytes of text kept from the start of a cell's output on one rank."""
+"""Characters of text kept from the start of a cell's output on one rank."""
 TAIL = 64_000
-"""Bytes of text kept from its end."""
+"""Characters of text kept from its end."""
 LIVE_AFTER = 0.2
-"""Seconds an unfinished line must stand before it is shown as one: most are finished by the next write."""
+"""Seconds before an unfinished line is shown, since the next write finishes most of them."""
 PIECES = 8
-"""How many pieces the tail of an endless line has: the oldest is dropped for a new one."""
+"""Number of pieces in the tail of an endless line; each new piece replaces the oldest."""
 WAITING = 10_000
-"""Writes that may wait in the queue."""
+"""Maximum number of writes that wait in the queue."""
 AT_ONCE = 1 << 20
 """Characters after which text goes to `Printed` without waiting for the agent."""
 LARGE = 1000
-"""Characters; longer writes are processed at once."""
+"""Length, in characters, above which a write is processed at once."""
 LIVE_SIZE = 2000
-"""Characters shown of an unfinished line: its last."""
+"""Characters shown of an unfinished line: the last ones."""
 RICH_LIMIT = 64_000_000
 """Bytes of figures and HTML kept of one cell."""
 
 
 def sendable(text: str) -> str:
-    """The text with lone surrogates (bytes that were no UTF-8) written as escapes, since they cannot be encoded."""
+    """The text with lone surrogates (bytes that were not UTF-8) written as escapes, since they cannot be encoded."""
     if text.isascii():
         return text
     try:
@@ -55,7 +55,7 @@ def sendable(text: str) -> str:
 class OutputBuffer:
     """Collects one cell's output; written by any thread of the rank, read by its agent.
 
-    ``print`` writes each argument and each space by itself, so a write only adds to a queue, without the lock. The
+    ``print`` writes each argument and each space separately, so a write only adds to a queue, without the lock. The
     queue is emptied when the agent takes the output, when it has more than `WAITING` writes, and before a display, an
     error or a ``clear_output``.
     """
@@ -63,7 +63,7 @@ class OutputBuffer:
     def __init__(
         self, wake: Callable[[], None], limit: int = LIMIT, tail: int = TAIL, printed: Printed | None = None
     ) -> None:
-        """`printed` gets all text, also what is cut."""
+        """`printed` gets all text, including text that is cut here."""
         self._wake, self._printed = wake, printed
         self._lock = threading.Lock()
         self._tail_limit = tail
@@ -72,7 +72,7 @@ class OutputBuffer:
         self.reset(limit)
 
     def reset(self, limit: int = LIMIT) -> None:
-        """Start a new cell with `limit` bytes of text to keep; what a thread has just written is part of it."""
+        """Start a new cell, and keep its first `limit` characters; writes that are still queued belong to it."""
         with self._lock:
             self._announced = False
             self._announced_at = 0.0
@@ -80,12 +80,12 @@ class OutputBuffer:
             self._rich_left = RICH_LIMIT
             self._pending: list[Item] = []
             self._last: tuple[Stream | None, list[str]] = (None, [])
-            """Stream and prints of the item handed over last, if that is text."""
+            """Stream and prints of the newest pending item, if it is text."""
             self._to_keep: list[str] = []
             self._size_to_keep = 0
             """Text not yet given to `printed`."""
             self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
-            """Pieces of a print; empty outside `_settle`."""
+            """Pieces of an unfinished print; empty outside `_settle`."""
             self._unfinished: dict[Stream, Unfinished] = {"stdout": Unfinished(), "stderr": Unfinished()}
             self._live: dict[Stream, str] = {}
             self._tail: deque[Item] = deque()
@@ -107,9 +107,9 @@ class OutputBuffer:
             self._announce()
 
     def _settle(self) -> None:
-        """Join what was written into prints; the rest is the beginning of one that has not ended its line.
+        """Join queued writes into prints; the rest is held as the beginning of a print that has not ended its line.
 
-        Ctrl-C may interrupt it anywhere, and costs at most one print.
+        Ctrl-C may interrupt this anywhere, and loses at most one print.
         """
         next_written = self._written.popleft
         for _ in range(len(self._written)):  # another thread may go on writing
@@ -128,7 +128,7 @@ class OutputBuffer:
             self._keep()
 
     def _end_print(self, stream: Stream, pieces: list[str]) -> str:
-        """A whole print: its last pieces, and what was held of it before."""
+        """Return a whole print: the text that was held of it, and its last pieces."""
         text, held = "".join(pieces), self._unfinished[stream]
         if held.size or "\r" in text:
             _add_pieces(held, pieces)
@@ -137,13 +137,13 @@ class OutputBuffer:
         return sendable(text)
 
     def _keep(self) -> None:
-        """Give `printed` what is settled."""
+        """Give `printed` the settled text."""
         texts, self._to_keep, self._size_to_keep = self._to_keep, [], 0  # Ctrl-C may come while the disk is written to
         if texts and self._printed is not None:
             self._printed.write("".join(texts))
 
     def _bound(self, stream: Stream, held: Unfinished) -> None:
-        """Hand over the whole lines of a print without end, and what is over the limit of a line without end."""
+        """Hand over the whole lines of an endless print, and the text of an endless line, beyond a limit."""
         room = max(self._left, 0) + self._tail_limit // PIECES
         if held.has_lines and held.size > min(room, self._tail_limit):
             self._put_text(stream, held.take_lines())
@@ -151,7 +151,7 @@ class OutputBuffer:
             self._put_text(stream, held.take())
 
     def _announce(self) -> None:
-        """Wake the agent, once until it has taken what there is: it knows itself when the next batch is due."""
+        """Wake the agent, only once until it takes the output, since it schedules the next batch itself."""
         if not self._announced:
             self._announced, self._announced_at = True, time.monotonic()
             self._wake()
@@ -173,18 +173,18 @@ class OutputBuffer:
         self._announce()
 
     def error(self, error: CellError) -> None:
-        """Take what the cell raised."""
+        """Take the error that the cell raised."""
         self._take_rich("error", error, len(error.evalue) + sum(map(len, error.traceback)))
 
     def clear(self, wait: bool) -> None:
-        """Take a ``clear_output``: what is waiting in the tail is gone for the user too, so it is not kept."""
+        """Take a ``clear_output``, in order with the text and displays."""
         with self._lock:
             self._flush_partial("stdout")
             self._put(("clear", wait))
         self._announce()
 
     def end(self) -> None:
-        """Close the cell: hand over unfinished lines, the count of what was cut, and the tail."""
+        """End the cell: hand over unfinished lines, the count of what was cut, and the tail."""
         with self._lock:
             self._flush_partial("stdout")
             self._flush_partial("stderr")
@@ -199,9 +199,9 @@ class OutputBuffer:
             self._keep()
 
     def take(self) -> tuple[list[Item], dict[Stream, str] | None]:
-        """The items since the last call, and the unfinished lines where those changed (None where not).
+        """The items since the last call, and the unfinished lines, or None if these have not changed.
 
-        Prints on one stream in succession are one item: ``("text", stream, prints)``.
+        Successive prints on one stream are one item: ``("text", stream, prints)``.
         """
         with self._lock:
             self._announced = False
@@ -219,13 +219,13 @@ class OutputBuffer:
         return items, live if changed else None
 
     def keep(self) -> None:
-        """Give `printed` all that was written so far."""
+        """Give `printed` all text that was written so far."""
         with self._lock:
             self._settle()
             self._keep()
 
     def drop_in_child(self) -> None:
-        """In a forked child, where nobody takes what is written, and a thread that is not there may hold the lock."""
+        """Drop all output in a forked child: nothing takes it there, and a thread that is gone may hold the lock."""
         self._lock = threading.Lock()
         self._written = deque(maxlen=0)
 
@@ -234,7 +234,7 @@ class OutputBuffer:
         return Cut(self._cut_lines, self._cut_bytes)
 
     def _flush_partial(self, stream: Stream) -> None:
-        """Hand over what is left of a print, and all that was written before."""
+        """Hand over the unfinished print of `stream`, after all prints that were written before."""
         self._settle()
         if text := self._unfinished[stream].take():
             self._put_text(stream, text)
@@ -250,7 +250,7 @@ class OutputBuffer:
             self._add_text(stream, text)
             return
         if self._left > 0:
-            # The first burst over the limit is cut at the last line that fits, so that little is lost of it.
+            # The first burst over the limit is cut at the last line that fits, so that little of it is lost.
             head, text = text[: self._left], text[self._left :]
             keep, newline, rest = head.rpartition("\n")
             if newline:
@@ -306,7 +306,7 @@ class OutputBuffer:
 
 
 def _add_pieces(held: Unfinished, pieces: list[str]) -> None:
-    """Add what was written in pieces, piece by piece if there is a carriage return; empties `pieces`."""
+    """Add `pieces` to `held`, one by one if there is a carriage return, and empty the list."""
     text = sendable("".join(pieces))
     parts = list(map(sendable, pieces)) if "\r" in text else [text]
     pieces.clear()

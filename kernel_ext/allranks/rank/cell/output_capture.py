@@ -1,4 +1,4 @@
-"""Our cells among those of plain ipyparallel: the recorder begins and ends them, and gets what they put out."""
+"""Captures the notebook's cells among those of plain ipyparallel, and gives their output to the recorder."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ EXIT_REFUSED = (
 )
 
 OURS: dict[str, Any] = {"header": {}, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
-"""The message to which a cell of the notebook's belongs: none of Jupyter's."""
+"""The parent message of the notebook's cells, which do not arrive in a Jupyter message."""
 
 BUNDLES: Mapping[str, BundleKind] = {
     "display_data": "display",
     "update_display_data": "update",
     "execute_result": "result",
 }
-"""What Jupyter calls the messages that have MIME bundles."""
+"""Our kind for each of Jupyter's messages that have a MIME bundle."""
 
 
 def divert_cells(
     kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: Calls, comms: Comms, debugger: Debugger
 ) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
-    """Hook our cells: the recorder learns of begin and end, and gets what IPython would publish.
+    """Hook the notebook's cells: the recorder learns of their begin and end, and gets what IPython would publish.
 
-    Returns what runs one, with its code and its `CellRequest` as plain data.
+    Returns the function that runs a cell, given the cell's code and its `CellRequest` as plain data.
     """
     handlers, shell = kernel.shell_handlers, kernel.shell
     execute, apply = handlers["execute_request"], handlers["apply_request"]
@@ -79,7 +79,7 @@ def divert_cells(
             recorder.begin(request, shell.compile.get_code_name(code, code, request.count))
             with cell.interrupt.allowed():
                 await kernel.do_execute(code, silent=False)
-        except BaseException as error:  # the machinery failed, IPython's or ours: the cell did not run to its end
+        except BaseException as error:  # IPython or allranks failed, so the cell did not run to its end
             lines = traceback.format_exc().splitlines()
             if isinstance(error, KeyboardInterrupt):
                 lines = ["KeyboardInterrupt: outside the cell's own code"]
@@ -121,14 +121,14 @@ def divert_cells(
         raise RuntimeError(INPUT_REFUSED)
 
     handlers["execute_request"], handlers["apply_request"] = execute_request, apply_request
-    # ipykernel's would put Python's own SIGINT handling back around each message.
+    # ipykernel's hooks would restore Python's own SIGINT handling around each message.
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
     shell.events.register("post_run_cell", after_cell)
     shell.ask_exit = refuse_exit
     shell.compile.get_code_name = CodeNames(shell.compile).name
     _name_cells(shell)
-    # IPython (from version 9) keeps all that cells print and show, for `%notebook`, which saves it with the code: a
-    # million prints are 100 MB that a rank never gets back, and each takes twice as long.
+    # IPython (from version 9) keeps all output of cells, which `%notebook` saves with the code: a million prints take
+    # 100 MB that a rank never frees, and each print takes twice as long.
     shell._tee = lambda channel: nullcontext()
     kernel.raw_input = kernel.getpass = refuse_input
     bars.install(lambda: recorder.widgets)
@@ -137,7 +137,7 @@ def divert_cells(
 
 
 def _can_be_flushed(stream: Any) -> bool:
-    """As IPython and ipykernel do after each cell: a cell may have put None, or a file that it closed, in its place."""
+    """Whether IPython and ipykernel can flush `stream` after a cell, which may have made it None or a closed file."""
     try:
         stream.flush()
     except Exception:
@@ -146,7 +146,7 @@ def _can_be_flushed(stream: Any) -> bool:
 
 
 def _name_cells(shell: Any) -> None:
-    """Have warnings name a cell as tracebacks do, in place of the name of its code."""
+    """Make warnings name a cell as tracebacks do, instead of by the file name of its code."""
     format_warning = warnings.formatwarning
 
     def formatwarning(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
@@ -159,7 +159,7 @@ def _name_cells(shell: Any) -> None:
 
 
 def _diverted(send: Callable[..., Any], recorder: CellRecorder, comms: Comms) -> Callable[..., Any]:
-    """`Session.send`, which gives what a cell of ours publishes to the recorder instead of to ipyparallel."""
+    """Wrap `Session.send`, so that what the notebook's cells publish goes to the recorder, not to ipyparallel."""
     output = recorder.output
 
     def divert(stream: Any, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -183,7 +183,7 @@ def _diverted(send: Callable[..., Any], recorder: CellRecorder, comms: Comms) ->
         elif kind == "stream":
             output.write(content["name"], content["text"])
         elif kind == "execute_reply":
-            return send(stream, message, escaped(content), *args, **kwargs)  # an error's text may be no Unicode
+            return send(stream, message, escaped(content), *args, **kwargs)  # an error's text may not be Unicode
         else:
             return send(stream, message, content, *args, **kwargs)
         return None

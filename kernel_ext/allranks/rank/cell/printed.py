@@ -1,6 +1,6 @@
 """The whole text that the last cells printed on this rank, in order, for `%distributed output`.
 
-What a cell prints beyond a limit is not sent to the notebook: it is here.
+Text beyond a cell's limit is not sent to the notebook, but kept here.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import BinaryIO
 from allranks.machine.files import write_all_at
 
 KEPT = 4
-"""Cells whose text is kept."""
+"""Number of cells whose text is kept."""
 SILENT = 100
-"""Cells of which it is kept that they printed nothing."""
+"""Number of cells that are remembered because they printed nothing."""
 IN_MEMORY = 64_000
 """Bytes of a cell's text after which it goes to a file."""
 MOST = 1 << 30
-"""Bytes that are kept of one cell, and of all earlier cells together."""
+"""Bytes kept of one cell, and of all earlier cells together."""
 SPARE = 1 << 30
-"""Bytes that are left free on the disk, which may be the host's memory, and on which others depend."""
+"""Bytes left free on the disk, which other programs need, and which may be the host's memory."""
 PART = 1 << 20
-"""Bytes that are read at once."""
+"""Maximum bytes per read."""
 
 
 class _Text:
-    """What one cell printed."""
+    """The text that one cell printed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Written at offsets, and not through Python's buffer: that raises a disk's error again when it is read or
-        # closed, and a forked child has a copy of it. The file has no name, so nothing is left of it in any case.
+        # Written at offsets and without Python's buffer, which would raise a disk's error again on a read or close, and
+        # which a forked child would copy. The file has no name, so it never outlives the process.
         self._file: BinaryIO | None = None
         self._written, self._rest = 0, bytearray()
         """Bytes in the file, and the text after them."""
         self.incomplete = ""
-        """Why the rest is not kept; empty if all is."""
+        """Why later text is not kept; empty if all text is."""
 
     @property
     def nbytes(self) -> int:
         return self._written + len(self._rest)
 
     def write(self, text: str) -> None:
-        """Never raises: what cannot be kept is `incomplete`."""
+        """Add text. Never raises: if text cannot be kept, `incomplete` says why."""
         if self.incomplete:
             return
         data, room = text.encode(errors="backslashreplace"), MOST - self._written - len(self._rest)
@@ -74,7 +74,7 @@ class _Text:
         return ""
 
     def read(self, offset: int) -> bytes:
-        """At most `PART` bytes from there on. Raises OSError."""
+        """Read at most `PART` bytes from `offset` on. Raises OSError."""
         if self._file is not None and offset < self._written:
             return os.pread(self._file.fileno(), min(PART, self._written - offset), offset)
         begin = offset - self._written
@@ -93,13 +93,13 @@ class Printed:
         self._folder, self._pid = folder, os.getpid()
         self._texts = dict[int, _Text]()
         self._now: _Text | None = None
-        """Of the cell that began last."""
+        """The text of the cell that began last."""
         self._lock = threading.Lock()
 
     def begin(self, cell: int) -> None:
-        """What is printed from here on is this cell's."""
+        """Start the text of a cell, to which all later prints belong, and forget the oldest texts."""
         with self._lock:
-            self._forget(cell)  # of another notebook, which has gone
+            self._forget(cell)  # of an earlier notebook
             printed = [number for number, text in self._texts.items() if text.nbytes]
             silent = [number for number in self._texts if number not in printed]
             while len(printed) >= KEPT or sum(self._texts[each].nbytes for each in printed) > MOST:
@@ -120,7 +120,7 @@ class Printed:
                 self._now.write(text)
 
     def read(self, cell: int, offset: int) -> tuple[bytes, int, str]:
-        """A part of a cell's text, the length of all of it, and why that is incomplete.
+        """A part of a cell's text, the length of the whole text, and why the text is incomplete.
 
         Raises RuntimeError for a cell that is not kept, and OSError.
         """

@@ -1,4 +1,4 @@
-"""One cell on this rank: what it printed, how it ended, and what the notebook has yet to receive of it."""
+"""Records a cell on this rank: what it printed, how it ended, and what the notebook has yet to receive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .printed import Printed
 
 
 class CellRecorder:
-    """Begins and ends with each cell the notebook sent; its output also takes what is printed between cells."""
+    """Begins and ends with each of the notebook's cells; its output also takes text that is printed between cells."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class CellRecorder:
         self._world, self._unblocker, self._debugger, self._log = world, unblocker, debugger, log
         self._comms, self._lifeline = comms, lifeline
         self._begun: dict[str, int] = {}
-        """The highest number of a cell that began here, by the notebook's end of the lifeline that sent it."""
+        """The highest number of a cell that began here, by sender (the notebook's end of a lifeline)."""
         self.ended = False
         self._first_number = 0
         self.widgets = False
@@ -70,11 +70,11 @@ class CellRecorder:
         self._final: tuple[Done, Sequence[Buffer]] | None = None
 
     def is_copy(self, request: CellRequest) -> bool:
-        """Whether the cell has begun here already: one that seemed lost is sent again, and carried out once."""
+        """Whether the cell has begun here already: a cell that seemed lost is sent again, but runs only once."""
         return request.number <= self._begun.get(request.sender, 0)
 
     def begin(self, request: CellRequest, file: str | None) -> None:
-        """Called in the main thread when a cell of the notebook's starts."""
+        """Begin one of the notebook's cells, in the main thread."""
         options, cell, ledger = request.options, self._cell, self._ledger
         cell.number = number = request.number
         self._begun[request.sender] = number
@@ -112,17 +112,17 @@ class CellRecorder:
         self._lifeline.send(Began(number, packed(late)), can_wait=True)
 
     def forget_output(self) -> None:
-        """Drop what was printed so far: the engine's own start is no user's output."""
+        """Drop what was printed so far, since output of the engine's start is not the user's."""
         self.output.take()
         self.output.reset()
 
     def read_printed(self, cell: int, offset: int) -> tuple[bytes, int, str]:
-        """`Printed.read`, with what was printed up to now."""
+        """Same as `Printed.read`, including what was printed just now."""
         self.output.keep()
         return self._printed.read(cell, offset)
 
     def error(self, content: Mapping[str, Any], raised: BaseException | None = None) -> None:
-        """The cell failed with this error, as IPython formats one; it `raised` that, if it ran."""
+        """Note the error that failed the cell, as IPython formats it; `raised` is the exception, if the cell ran."""
         line, message = tracebacks.place_of_error(raised, self._cell.file)
         lines = tracebacks.without_hidden(content.get("traceback", []))
         self._raised(content.get("ename", ""), message or content.get("evalue", ""), lines, line, raised)
@@ -139,7 +139,7 @@ class CellRecorder:
         self.output.error(self._error)
 
     def note_error(self, error: BaseException) -> None:
-        """The cell raised `error`, which IPython may have printed only (a UsageError, an ExceptionGroup)."""
+        """Note that the cell raised `error`, which IPython may only have printed (a UsageError, an ExceptionGroup)."""
         if self._error is None and isinstance(error, BdbQuit):
             self._raised("BdbQuit", ENDED, [f"BdbQuit: {ENDED}"])
         elif self._error is None:
@@ -160,7 +160,7 @@ class CellRecorder:
         return CellError(name, message, traceback, line, self._cell.place, collective, aborted)
 
     def end(self, value: Any, wants_value: bool) -> None:
-        """Called in the main thread when the cell is over."""
+        """End the cell, in the main thread."""
         TRACE.end()
         ledger = self._ledger
         if (refusal := ledger.chain.refusal) is not None and self._error is None:
@@ -168,7 +168,7 @@ class CellRecorder:
         self._fail_if_aborted()
         try:
             self._final = self._summed_up(value, wants_value)
-        except Exception as error:  # the head must know of the end, whatever goes wrong at it
+        except Exception as error:  # the head must learn of the end, whatever fails here
             self._raised(type(error).__name__, str(error), traceback.format_exc().splitlines())
             self._final = (self._done(entered=ledger.number, shared=(0, 0)), [])
         ledger.end_cell()
@@ -179,7 +179,7 @@ class CellRecorder:
         self._lifeline.wake()
 
     def _fail_if_aborted(self) -> None:
-        """The user's code has swallowed that a collective was aborted, or nothing has told it."""
+        """Fail the cell if a collective was aborted, and the user's code swallowed the error or never got one."""
         aborted = self._ledger.aborted
         aborted.look()
         aborted.owed = None
@@ -192,7 +192,7 @@ class CellRecorder:
         return Done(number, self._error is None, self._error, output.lines, output.nbytes, output.cut, **rest)
 
     def _summed_up(self, value: Any, wants_value: bool) -> tuple[Done, Sequence[Buffer]]:
-        """How the cell ended, and the packed value."""
+        """The report on how the cell ended, and its packed value."""
         if (not_logged := self._log.end_cell()) and self._error is None:
             self.output.write("stderr", not_logged)
         if shadowed := self._names.shadowed(self._error, self._cell.file):
@@ -243,14 +243,14 @@ class CellRecorder:
         ledger, error = self._ledger, self._error
         lost = error is not None and is_peer_loss(error.evalue)
         if lost or self._unblocker.broke or (ledger.refuse is not None and not ledger.refused_in_cell):
-            with suppress(Exception):  # a variable that can be looked at in no way must not hide how the cell ended
+            with suppress(Exception):  # a variable that cannot be inspected must not hide how the cell ended
                 return self._names.spoiled(error, self._cell.file)
         elif ledger.invalid.asked:
             ledger.invalid.watch(self._world.streams(), self._world.is_whole)
         return []
 
     def send_output(self) -> bool:
-        """Send what is new, and the end after the last output; False if there was nothing."""
+        """Send new output, and the cell's end after the last of it; False if there was nothing to send."""
         if not self._cell.running and not self.ended:
             return False
         ended = self.ended
@@ -267,19 +267,19 @@ class CellRecorder:
         return bool(items or live is not None or ended)
 
     def drop_value(self) -> None:
-        """The cell is over, and is not waited for any more. From the lifeline's thread."""
+        """Do not send the value of a cell that is over and no longer waited for. In the lifeline's thread."""
         self._kept.drop_value("interrupted while it was sent")
 
     @property
     def open(self) -> bool:
-        """Whether a notebook does not know yet how the cell ended."""
+        """Whether the notebook has yet to learn how the cell ended."""
         return self._cell.running or self.ended or bool(self._kept)
 
     def resend(self) -> None:
-        """After a reconnect: everything of this cell again."""
+        """Send all events of this cell again, after a reconnect."""
         self._kept.resend()
 
     def acknowledge(self, number: int) -> None:
-        """The notebook has the whole cell: nothing need be kept."""
+        """Forget the cell's events, since the notebook has the whole cell."""
         if number == self._cell.number and not self._cell.running:
             self._kept.acknowledged()

@@ -1,4 +1,4 @@
-"""What a rank has for ``sys.stdout`` and ``sys.stderr``."""
+"""The streams that a rank has as ``sys.stdout`` and ``sys.stderr``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ipykernel.iostream import OutStream
 from .output_buffer import OutputBuffer
 
 UTF8 = codecs.getincrementaldecoder("utf-8")
-"""Keeps the start of a character whose rest comes with the next bytes."""
+"""A decoder that keeps the start of a character until its other bytes arrive."""
 
 
 class RankStream(OutStream):
-    """Also fed by what the process writes to its descriptors 1 and 2."""
+    """A stream that also takes what the process writes to its descriptor 1 or 2."""
 
     output: OutputBuffer
     elsewhere = False
@@ -35,20 +35,20 @@ class RankStream(OutStream):
         return len(string)
 
     def flush(self) -> None:
-        """Nothing: what is written is with the agent. ipykernel's own waits for another thread, for some 0.2 ms."""
+        """Do nothing in the notebook's cells: the agent has the text, and ipykernel's flush takes some 0.2 ms."""
         if RankStream.elsewhere:
             super().flush()  # type: ignore[no-untyped-call]
 
     @property
     def pipe(self) -> int | None:
-        """Where what is written to the descriptor is read."""
+        """The end of the pipe from which writes to the descriptor are read."""
         return self._fid
 
     def _watch_pipe_fd(self) -> None:
-        """Take what the process writes to its descriptors: to the cell's output, and to the file for last words.
+        """Copy what the process writes to its descriptor to the cell's output, and to the file of the rank's output.
 
-        ipykernel's own (7.4) reads first and then waits for the GIL, and what it has read is lost when the process ends
-        meanwhile. This one leaves it in the pipe until then, which the host process reads after the rank's end.
+        ipykernel's own method (7.4) reads first and then waits for the GIL; what it has read is lost if the process
+        ends meanwhile. This method leaves it in the pipe until then, which the host process reads after the rank's end.
         """
         if self._fid is None:
             return
@@ -63,7 +63,7 @@ class RankStream(OutStream):
 
     @property
     def buffer(self) -> io.RawIOBase:
-        """For code that writes bytes; what is no UTF-8 is shown as replacement characters."""
+        """A binary stream for code that writes bytes; bytes that are not UTF-8 show as replacement characters."""
         if self._bytes is None:
             self._bytes = _Bytes(self)
         return self._bytes

@@ -1,4 +1,4 @@
-"""Tracebacks as the user may see them: none of our frames below the user's, and the line of the cell that raised."""
+"""Tracebacks for the user: without our frames below the user's, and with the line of the cell that raised."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NOBODY_BELOW = {
     "allranks.rank.debug.introspection",
     "allranks.rank.process.engine",
 }
-"""Modules that never call the user's code: below their frames (a print, the debugger's prompt) none is the user's."""
+"""Modules that never call the user's code: no frame below theirs (a print, the debugger's prompt) is the user's."""
 
 _CALLER = "allranks.rank.cell.calls"
 
 
 def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[None]]) -> None:
-    """Leave our own frames out below the user's: IPython hides marked frames, but never the innermost.
+    """Leave out our own frames below the user's: IPython hides marked frames, but never the innermost.
 
-    `with_files` makes files readable for a process that has no descriptor left.
+    `with_files` lets a process read files that has no descriptor left.
     """
     structured = shell.InteractiveTB.structured_traceback
 
@@ -44,9 +44,9 @@ def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[
 
 
 def _tell_inspect(traceback: Any) -> None:
-    """Say of which module the cells in the traceback are.
+    """Tell `inspect` the module of the cells in the traceback.
 
-    `inspect` looks through all modules for each frame whose file it does not know: seconds for a thousand frames.
+    It searches all modules for each frame whose file it does not know: seconds for a thousand frames.
     """
     known = inspect.modulesbyfile
     at = traceback
@@ -58,7 +58,7 @@ def _tell_inspect(traceback: Any) -> None:
 
 
 def _begin_at_function(traceback: Any) -> None:
-    """Take out what calls a function that a cell was sent to call: the frames behind IPython's own, which is first."""
+    """Remove the frames that call a function sent with the cell: they come after IPython's own, the first frame."""
     at = traceback
     while at is not None:
         if at.tb_frame.f_globals.get("__name__") == _CALLER:
@@ -67,7 +67,7 @@ def _begin_at_function(traceback: Any) -> None:
 
 
 def _trim(traceback: Any) -> None:
-    """Cut a traceback behind its last frame that is not ours."""
+    """Cut a traceback after its last frame that is not ours."""
     last = at = traceback
     while at is not None and (name := str(at.tb_frame.f_globals.get("__name__"))) not in _NOBODY_BELOW:
         if not name.startswith("allranks."):
@@ -78,20 +78,20 @@ def _trim(traceback: Any) -> None:
 
 
 def without_hidden(traceback: Sequence[str]) -> list[str]:
-    """The parts of a traceback but for "[... skipping hidden 1 frame]" (IPython 9.18)."""
+    """The parts of a traceback without "[... skipping hidden 1 frame]" (IPython 9.18)."""
     return [part for part in traceback if "skipping hidden" not in part]
 
 
 def raised() -> BaseException | None:
-    """What the cell that ends now has raised, or raised last."""
+    """The error that the ending cell is raising, or the last error that was raised."""
     return sys.exc_info()[1] or getattr(sys, "last_value", None)
 
 
 def place_of_error(error: BaseException | None, file: str | None) -> tuple[int | None, str]:
-    """Line of the cell called `file` that raised `error`, and a message.
+    """The line at which the code in `file` raised `error`, and a message.
 
-    The line is that of its innermost frame in the traceback, or where the syntax broke. The message is only given for
-    syntax errors, whose own text names a file the user has never seen.
+    The line is from that code's innermost frame in the traceback, or from the syntax error. The message is empty except
+    for syntax errors, whose own text names a file that the user has never seen.
     """
     if isinstance(error, SyntaxError):
         return error.lineno, error.msg

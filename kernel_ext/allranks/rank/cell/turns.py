@@ -1,7 +1,7 @@
-"""The order in which a rank runs cells: those of the notebook, and those of plain ipyparallel, as they come.
+"""Runs the notebook's cells and those of plain ipyparallel in the order in which they arrive.
 
-Cells of the notebook come over the lifeline, the others over ipykernel's shell channel, whose messages it handles one
-after another. Cells of the notebook take their turns among these.
+The notebook's cells arrive over the lifeline, the others over ipykernel's shell channel, whose messages ipykernel
+handles one after another. The notebook's cells take their turns among these messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 Run: TypeAlias = Callable[[], Awaitable[None]]
 
 REMEMBERED = 1000
-"""Requests of ipyparallel's clients whose ids are kept: more than can be on their way beside a cell."""
+"""Requests of ipyparallel's clients whose ids are kept: more than can be under way together with a cell."""
 LOST_AFTER = 5.0
 """Seconds after which cells no longer wait for a request that was sent before them: the controller may have lost it."""
 
@@ -27,25 +27,25 @@ class _Waiting(NamedTuple):
 
 
 class Turns:
-    """For the main thread."""
+    """Gives cells their turns, in the main thread."""
 
     def __init__(self, kernel: Any) -> None:
         self._take_turn = _by_lock(kernel) if hasattr(kernel, "_main_asyncio_lock") else kernel.schedule_dispatch
         self._had: deque[str] = deque(maxlen=REMEMBERED)
-        """The last requests of ipyparallel's clients that had, or have, their turn."""
+        """Ids of the last requests of ipyparallel's clients that had, or have, their turn."""
         self._waiting: deque[_Waiting] = deque()
         self._loop = asyncio.get_running_loop()
         set_parent = kernel.set_parent
 
         def noted(ident: Any, parent: dict[str, Any], channel: str = "shell") -> None:
             set_parent(ident, parent, channel)
-            if channel == "shell":  # each message, also one that is not carried out
+            if channel == "shell":  # for each message, even if it is not carried out
                 self._has_turn(parent.get("header", {}).get("msg_id"))
 
         kernel.set_parent = noted
 
     def put(self, run: Run, after: Iterable[str] = ()) -> None:
-        """Run it in its turn, behind what came before it, and behind these requests, which may come later."""
+        """Run a cell in its turn, after earlier cells and after the requests in `after`, which may arrive later."""
         self._waiting.append(_Waiting({*after}.difference(self._had), run, self._loop.time() + LOST_AFTER))
         if len(self._waiting) == 1:
             self._look()
@@ -58,21 +58,21 @@ class Turns:
         self._look()
 
     def _look(self) -> None:
-        """Give those their turns that wait for nothing any more."""
+        """Give their turns to the first cells in the queue that wait for no request any more."""
         while self._waiting:
             first = self._waiting[0]
             if first.after and (left := first.until - self._loop.time()) > 0:
                 self._loop.call_later(left, self._look)
                 return
-            self._had += first.after  # those that were lost
+            self._had += first.after  # the requests that were lost
             self._waiting.popleft()
             self._take_turn(first.run)
 
 
 def _by_lock(kernel: Any) -> Callable[[Run], None]:
-    """As ipykernel 7 does it: what holds a lock has its turn, and all share one context.
+    """Return a function that gives turns as ipykernel 7 does: the task with the lock runs, and all share one context.
 
-    A cell finds the variables of `contextvars` as the cell before left them, also one of plain ipyparallel.
+    So a cell finds the variables of `contextvars` as the cell before left them, even if either is plain ipyparallel's.
     """
     context, turns = copy_context(), set[asyncio.Task[None]]()
 

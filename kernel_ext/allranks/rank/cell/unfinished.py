@@ -1,7 +1,7 @@
-"""What one stream of a cell was given since its last print ended a line: it costs what is written, whatever it holds.
+"""The text of one of a cell's streams since the last print that ended a line.
 
 Programs write lines in pieces (``print(x, end=" ")``), a character at a time, or over themselves (progress bars). So
-nothing here looks again at what came before: a line of a million pieces costs a million pieces.
+earlier text is never processed again: a line of a million pieces takes the time of a million pieces.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 
 
 def overlaid(text: str) -> str:
-    """What a terminal shows of a line after its carriage returns: the last non-empty segment of each line."""
+    """The text as a terminal shows it after carriage returns: the last non-empty segment of each line."""
     if "\r" not in text:
         return text
     lines = text.replace("\r\n", "\n").split("\n")
@@ -18,20 +18,20 @@ def overlaid(text: str) -> str:
 
 
 class Unfinished:
-    """Whole lines that belong to a print which has yet to end, and the line after them. For one thread at a time."""
+    """The whole lines of a print that has yet to end, and the line after them. For one thread at a time."""
 
     def __init__(self) -> None:
         self.since = 0.0
-        """When it began."""
+        """When the print began."""
         self._lines, self._line = io.StringIO(), io.StringIO()
         self._returned = False
-        """The line ended with a carriage return: what comes next replaces it."""
+        """Whether the line ended with a carriage return, so that the next text replaces it."""
         self._blank = True
         self.size = 0
         self.has_lines = False
 
     def add(self, text: str) -> None:
-        """Take what was written; carriage returns are carried out."""
+        """Add written text, and apply its carriage returns."""
         if "\n" in text:
             text = self._end_lines(text)
         if "\r" in text:
@@ -41,18 +41,18 @@ class Unfinished:
         self.size = self._lines.tell() + self._line.tell()
 
     def last(self, size: int) -> str:
-        """The end of it, as it stands on the screen."""
+        """The last `size` characters of the text, as a terminal shows them."""
         line = _last(self._line, size)
         return _last(self._lines, size - len(line)) + line
 
     def take_lines(self) -> str:
-        """The whole lines, which it then no longer has."""
+        """Remove the whole lines, and return them."""
         lines, self._lines = self._lines.getvalue(), io.StringIO()
         self.has_lines, self.size = False, self._line.tell()
         return lines
 
     def take(self) -> str:
-        """All of it."""
+        """Remove all text, and return it."""
         line = self._line.getvalue()
         self._replace("")
         if not self.has_lines:
@@ -72,18 +72,18 @@ class Unfinished:
         self._line.seek(len(text))
 
     def _overlay(self, text: str) -> None:
-        """Text without line ends, with carriage returns."""
+        """Add text with carriage returns but without line ends."""
         first, *rest = text.split("\r")
         if first:
             self._append(first)
         if over := next((part for part in reversed(rest) if part), ""):
             self._replace(over)
         self._returned = text.endswith("\r")
-        if self._blank:  # a progress bar that is all blanks has wiped itself out
+        if self._blank:  # a progress bar has erased itself with blanks
             self._replace("")
 
     def _end_lines(self, text: str) -> str:
-        """Take all whole lines of a text, and return the rest."""
+        """Add all whole lines of a text, and return the rest."""
         first, _, rest = text.partition("\n")
         if end := overlaid(first.rstrip("\r")):
             self._replace(end) if "\r" in first.rstrip("\r") else self._append(end)

@@ -1,4 +1,4 @@
-"""The ledger of collectives: their numbers, order and times, and what becomes of those that are aborted.
+"""The ledger of collectives: their numbers, order and times, and how aborted collectives raise.
 
 Runs in: a rank's main thread; the agent's thread reads.
 Called by: all rooms of the rank, and MLX's own functions, which the ledger wraps.

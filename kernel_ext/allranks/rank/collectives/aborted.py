@@ -1,8 +1,8 @@
-"""An aborted collective raises in the user's code, also where that swallows signals and exceptions.
+"""Makes an aborted collective raise in the user's code, even if that code swallows signals and exceptions.
 
 The agent sends SIGINT with an abort, but user code may have a handler of its own, ignore the signal, or catch
-everything. So the next collective raises as well (`Ledger.refuse`), ``mx.eval`` does where it returns (`owed`), and a
-cell that gets to its end all the same has failed (`sentence`).
+everything. So the next collective raises as well (`Ledger.refuse`), ``mx.eval`` raises when it returns (`owed`), and a
+cell that still reaches its end has failed (`sentence`).
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ if TYPE_CHECKING:
     from .record import Record
 
 PEER_LOST = "[ring] connection to a peer was lost"
-"""What MLX raises where a neighbour died; an unblocked rank has lost them all."""
+"""Message of MLX's error after a neighbour died; an unblocked rank has lost all its neighbours."""
 RELEASED = "the collectives of this cell were aborted, because not all ranks entered them"
-"""Why a rank may enter no more of them."""
+"""Why a rank may enter no more collectives in the cell."""
 MOST_NAMED = 5
-"""Collectives named of those that could not be marked."""
+"""How many of the collectives that could not be marked are named."""
 
 
 FAILED = bytearray(1)
-"""Not 0 once a call of MPI has failed, and so a result is invalid: MLX does not look (0.32.4). Written by C code; 2 is
-set where that was a call of the world that the rank is in."""
+"""Not 0 once an MPI call has failed, so that a result is invalid: MLX does not check (0.32.4).
+
+C code writes it; the bit of value 2 is set if the call belonged to the world that the rank is in."""
 
 
 class CollectiveAborted(RuntimeError):
-    """A collective did not take place, or may not be entered, since another rank did not come."""
+    """A collective was aborted, or may not be entered, because another rank did not enter one."""
 
 
 def is_peer_loss(message: str) -> bool:
-    """Whether MLX's ring says that a neighbour's socket was closed (mlx 0.32.4); user code may have wrapped it."""
+    """Whether `message` has the ring's error for a closed socket (mlx 0.32.4); user code may have wrapped it."""
     return PEER_LOST in message
 
 
 def follows_abort(error: BaseException | None) -> bool:
-    """Whether `error` is a CollectiveAborted, or was raised where one was handled."""
+    """Whether `error` is a CollectiveAborted, or was raised from one or while one was being handled."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         if isinstance(error, CollectiveAborted):
@@ -49,25 +50,25 @@ def follows_abort(error: BaseException | None) -> bool:
 
 
 class Aborted:
-    """What was aborted in the running cell."""
+    """Whether collectives of the running cell were aborted, and what is still to be raised for that."""
 
     def __init__(self) -> None:
         self.owed: str | None = None
-        """What ``mx.eval`` raises when it returns, since nothing has been raised yet."""
+        """The message that ``mx.eval`` raises when it returns; None if nothing was aborted or the error was raised."""
         self.sentence: str | None = None
         """Why the cell has failed."""
         self.unmarked: list[Record] = []
-        """Collectives whose results may look like numbers."""
+        """Aborted collectives whose results may look like valid numbers."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called where a call of MPI has `FAILED`; notes it."""
+        """Called if an MPI call has `FAILED`, to note that."""
         self.watch: Callable[[], None] = lambda: None
-        """Looks for other failures, and notes them."""
+        """Called to look for other failures and note them."""
 
     def begin_cell(self) -> None:
         self.owed, self.sentence, self.unmarked = None, None, []
 
     def note(self, newest: Record, in_flight: Iterable[Record], pattern: bytes | None) -> None:
-        """These were aborted, and give what `pattern` says (see `poison.is_marked`)."""
+        """Note that `in_flight` were aborted and deliver `pattern` (see `poison.is_marked`); errors name `newest`."""
         where = f" (line {newest.line})" if newest.line is not None else ""
         self.owed = self.sentence = f"{newest.op} #{newest.number}{where} was aborted: its result is invalid"
         alike = {
@@ -78,22 +79,22 @@ class Aborted:
         self.unmarked = list(alike.values())[-MOST_NAMED:]
 
     def note_earlier(self) -> None:
-        """What failed belongs to a world that this rank has left."""
+        """Note a failure in a world that this rank has left."""
         self.owed = self.sentence = "a collective of an earlier world failed: its result is invalid"
 
     def look(self) -> None:
-        """Note what has failed without an error of MLX's."""
+        """Note the failures for which MLX raised no error."""
         self.watch()
         if FAILED[0]:
             self.on_failure()
 
     def raised(self, error: BaseException) -> None:
-        """``mx.eval`` raised; where that is the loss of a neighbour, user code may swallow it."""
+        """Note that ``mx.eval`` raised: losing a neighbour fails the cell, even if user code swallows the error."""
         if self.sentence is None and is_peer_loss(str(error)):
             self.sentence = PEER_LOST
 
     def raise_owed(self) -> None:
-        """Raise CollectiveAborted, once."""
+        """Raise CollectiveAborted if it is owed; the next call does not raise it again."""
         __tracebackhide__ = True
         self.look()
         owed, self.owed = self.owed, None

@@ -1,7 +1,7 @@
-"""Collectives that one rank evaluates at once, on two streams or in two threads, meet those of others in any order.
+"""Detects collectives that one rank evaluates at once, on two streams or in two threads.
 
-The sums are then wrong on all ranks, without an error (mlx 0.32.4). Nothing is prevented here, which is `chain`'s to
-do: what is seen to happen is noted, and reported when the cell is over.
+Ranks may pair them in any order, and then the sums are wrong on all ranks, without an error (mlx 0.32.4). This module
+prevents nothing, which is `chain`'s task: it notes what it sees, to be reported when the cell is over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from allranks.rank.arrays.pending import waits_for_collective
 from .record import Place
 
 MOST = 64
-"""Pairs of collectives followed at once."""
+"""Maximum number of pairs of collectives tracked at a time."""
 
 
 @dataclass
@@ -26,30 +26,30 @@ class _Pair:
 
     numbers: tuple[int, int]
     results: tuple[Any, Any]
-    """Held, since a graph may hold what no variable does; for as long as both are pending."""
+    """Strong references, since perhaps only a graph holds the results. Kept while both are pending."""
     begun: bool = False
-    """Whether one is on its way, and has not been waited for."""
+    """Whether the evaluation of one of them is under way, and nothing has waited for it."""
 
 
 @dataclass
 class _Evaluation:
     thread: str
     asked: bool
-    """Whether its thread has called a collective since its last one."""
+    """Whether the thread has called a collective since its last evaluation."""
 
 
 class AtOnce:
-    """What was evaluated at once in this cell."""
+    """What this cell evaluated at once: two collectives on two streams, or collectives of two threads."""
 
     def __init__(self) -> None:
         self.active = False
-        """Whether evaluations are to be looked at."""
+        """Whether evaluations are to be checked."""
         self.threads = False
-        """Whether two have been seen to evaluate at once."""
+        """Whether two threads were seen to evaluate at once."""
         self.numbers: tuple[int, ...] = ()
-        """Calls of two collectives of two streams that were."""
+        """Numbers of two collectives, on two streams, that were evaluated at once; empty if none were."""
         self.names: tuple[str, ...] = ()
-        """Threads of two that were."""
+        """Names of two threads that evaluated collectives at once; empty if none did."""
         self.begin_cell()
 
     def begin_cell(self) -> None:
@@ -62,11 +62,11 @@ class AtOnce:
         self._asked: set[int] = set()
 
     def end_cell(self) -> None:
-        """Hold no array of the user's."""
+        """Drop the references to the user's arrays."""
         self._pairs = []
 
     def asked(self, number: int, result: Any, stream: Any, where: Place, subject: Any) -> None:
-        """A collective was called, where there are several streams."""
+        """Note a collective that was called while there are several streams."""
         before, self._newest = self._newest, (number, weakref.ref(result), stream)
         if self.numbers or before is None or before[2] == stream or len(self._pairs) >= MOST:
             return
@@ -82,15 +82,15 @@ class AtOnce:
         return self._independent[where]
 
     def called(self) -> None:
-        """A collective was called, where two threads have evaluated at once."""
+        """Note that this thread called a collective, once two threads were seen to evaluate at once."""
         self._asked.add(threading.get_ident())
 
     def two_threads(self) -> None:
-        """A thread evaluates while another one does."""
+        """Note that one thread evaluates while another does."""
         self.active = self.threads = True
 
     def before(self) -> None:
-        """Something is about to be evaluated; what was waited for already is safe."""
+        """Note that an evaluation begins; pairs of which a result was already waited for are safe, and dropped."""
         self._pairs = [
             pair
             for pair in self._pairs
@@ -106,7 +106,7 @@ class AtOnce:
                 self.names = tuple(sorted((beside[0].thread, new.thread)))
 
     def after(self, *, waited: bool) -> None:
-        """It was evaluated, or is on its way where it was not `waited` for."""
+        """Note that an evaluation returned; it is still under way if it was not `waited` for."""
         self._inside.pop(threading.get_ident(), None)
         left = []
         for pair in self._pairs:

@@ -1,8 +1,8 @@
-"""``--ordered``: each collective depends on the one before it, so that the order of evaluation is that of the calls.
+"""``--ordered``: each collective depends on the one before it, so that they are evaluated in call order.
 
-The chain goes on over streams, groups, cells and differentiation. Other threads, whose order the ranks cannot share,
-are refused. What ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot depend on anything
-outside: it is evaluated when they return, in MLX's own order, and counted.
+The chain spans streams, groups, cells and differentiation. Calls in other threads are refused, since their order
+differs between ranks. Collectives that ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot
+depend on arrays outside: they are evaluated when the transformation returns, in MLX's own order, and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allranks.rank.arrays.pending import is_pending
 from allranks.rank.functions.transforms import TRACING
 
 UNCHAINED = frozenset({"recv", "recv_like"})
-"""They depend on no array: `recv_like` takes the shape and dtype of one (mlx 0.32.4)."""
+"""Operations that depend on no array; `recv_like` takes only the shape and dtype of its array (mlx 0.32.4)."""
 OTHER_THREAD = (
     "{op} was called in thread {thread}: --ordered and --check strict cannot order threads alike on all ranks. "
     "Call all collectives of a cell in the main thread"
@@ -36,21 +36,21 @@ class Chain:
         self.left_out = 0
         """Collectives of this cell that could not be chained, since they were called inside a transformation."""
         self.refusal: str | None = None
-        """Why the cell has failed: a thread of its own called a collective."""
+        """Why the cell fails, if one of its threads called a collective."""
         self._strict = False
 
     def begin_cell(self, *, strict: bool) -> None:
         self.left_out, self.refusal, self._strict = 0, None, strict
 
     def end_cell(self) -> None:
-        """What is computed needs no place in the chain, and no memory."""
+        """Drop the newest collective if it is computed: nothing has to wait for it, and it takes memory."""
         if self.newest is not None and not is_pending(self.newest):
             self.newest = None
 
     def refuse_other_threads(self, op: str) -> None:
-        """Raise RuntimeError but in the main thread; the cell fails as well, since a thread's error may go unseen.
+        """Raise RuntimeError unless in the main thread; the cell fails too, since a thread's error may go unseen.
 
-        Which of two threads comes first differs between ranks, and only a main thread can be unblocked.
+        The order of two threads differs between ranks, and only a main thread can be unblocked.
         """
         __tracebackhide__ = True
         if (thread := threading.current_thread()) is not threading.main_thread():
@@ -67,16 +67,17 @@ class Chain:
         result: Any,
         stream: Any,
     ) -> Any:
-        """The call, made to depend on the one before it; `result` is without that.
+        """Return the result of a call, made to depend on the collective before it.
 
-        It is on `stream`, where there are several.
+        `result` is the result without that dependency. `stream` is the stream of the call, if there are several. Raises
+        RuntimeError (`WOULD_WAIT`) if a receive under ``--check strict`` would have to wait for another stream.
         """
         if TRACING.closed or (TRACING.depth and op in UNCHAINED):
-            # What a transformation traces must not be mixed with arrays of another trace.
+            # The arrays of one trace must not depend on arrays of another.
             self.leave_out(1)
             return result
         if self.newest is not None and op in UNCHAINED:
-            if stream == self._stream:  # what is scheduled first is entered first
+            if stream == self._stream:  # a stream enters first what is scheduled first
                 mx.async_eval(self.newest)
             elif self._strict and is_pending(self.newest):
                 raise RuntimeError(WOULD_WAIT.format(op=op))
@@ -89,12 +90,12 @@ class Chain:
         return result
 
     def leave_out(self, count: int) -> None:
-        """So many collectives were called inside a transformation."""
+        """Count collectives called inside a transformation, and have their results evaluated when it returns."""
         self.left_out += count
         TRACING.unchained, TRACING.finish = True, self.evaluate
 
     def evaluate(self, result: Any) -> None:
-        """What was called inside a transformation comes after what was called before it, and before what comes next."""
+        """Evaluate the `result` of a transformation now: after the chain so far, and before the next collective."""
         import mlx.core as mx
 
         __tracebackhide__ = True
@@ -105,6 +106,6 @@ class Chain:
 
 
 def subject_of(mx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The array that a collective works on: what MLX makes of a number or of an array of numpy."""
+    """The array that a collective works on; a number or a NumPy array is converted, as MLX does."""
     subject = args[0] if args else kwargs["x"]
     return subject if type(subject) is mx.array else mx.array(subject)

@@ -1,6 +1,6 @@
 """What a cell sent to and received from each other rank: the notebook compares both ends when the cell is over.
 
-MLX compares nothing: it copies as many bytes as the receiver asks for, and takes them for the dtype it names (0.32.4).
+MLX compares nothing: it copies as many bytes as the receiver asks for, and reads them as the receiver's dtype (0.32.4).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def exchanges_of(ledger: Ledger) -> list[Record]:
-    """The calls of the last cell that name a rank, in their order; none where not all are kept any more."""
+    """The last cell's calls that name a rank, in call order; none if the ledger has dropped calls of the cell."""
     before = ledger.order.called_before
-    if all(kind.peer is None for kind in ledger.kinds_since(before)[1]):  # as a rule
+    if all(kind.peer is None for kind in ledger.kinds_since(before)[1]):  # the usual case
         return []
     calls = ledger.calls(before)
     if calls and calls[0].seq > before + 1:
@@ -29,9 +29,9 @@ def exchanges_of(ledger: Ledger) -> list[Record]:
 
 
 def exchanged(ledger: Ledger) -> tuple[Exchanged, ...]:
-    """What is compared, for each rank that this one sent to or received from.
+    """For each rank that this one sent to or received from, what the notebook compares.
 
-    Without the order: sends and receives meet as they are evaluated, which need not be as they were called.
+    The order is left out: sends and receives are paired in evaluation order, which may differ from call order.
     """
     records = exchanges_of(ledger)
     return tuple(

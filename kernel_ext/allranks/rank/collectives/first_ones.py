@@ -1,11 +1,11 @@
-"""The first collectives of a cell, and in which order they are evaluated when what is computed from them is.
+"""The order in which the first collectives of a cell are evaluated as parts of a larger graph.
 
-``mx.eval(a + b)`` on one rank and ``mx.eval(b + a)`` on another swap the results of `a` and `b`, though both are
-evaluated by one call, and neither may be held by a variable. So the order is foreseen: MLX's drawing of the graph says
-in which order MLX will go through it (see `drawing`). A drawing takes its time, 6 ms for 600 operations, so that only
-the first collectives of a cell are followed, where two or more may be pending: a mistake in the code shows there.
+``mx.eval(a + b)`` on one rank and ``mx.eval(b + a)`` on another swap the results of `a` and `b`, although one call
+evaluates both, and perhaps no variable holds either. So the order is predicted: MLX's drawing of the graph shows in
+which order MLX will walk it (see `drawing`). A drawing takes 6 ms for 600 operations, so only the first collectives of
+a cell are tracked, and only while two or more may be pending: they are enough to show a mistake in the code.
 
-A rank need not see all of it: ranks differ where two collectives that both have seen are in another order.
+A rank need not see every collective: ranks differ if two collectives that both have seen are in different order.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from allranks.rank.arrays import computed
 from allranks.rank.arrays.drawing import drawing_of
 
 MOST = 32
-"""Collectives of a cell that are followed."""
+"""Number of collectives tracked in a cell."""
 FREE = 0.02
-"""Seconds of a cell that drawings may take; one may take longer."""
+"""Seconds that a cell's drawings may take; the last drawing may exceed them."""
 SHARE = 0.05
-"""Of a cell's time, which they may take if that is more."""
+"""Share of the cell's time that drawings may take, if that is more than `FREE`."""
 
 
 class FirstOnes:
-    """Those of this cell; `asked` for is each one, then some are `taken` or `foreseen`."""
+    """The first collectives of a cell: `asked` notes a call, then `taken`, `passed` or `foresee` its evaluation."""
 
     def __init__(self) -> None:
         self.following = False
-        """Whether the collectives that are called are to be noted."""
+        """Whether calls of collectives are still to be noted."""
         self.pending: dict[int, int] = {}
-        """By number, the address of the operation of each that may be pending."""
+        """For each collective that may be pending, by number, the address of its operation."""
         self.order: list[int] = []
-        """Those that are known to be evaluated, in that order."""
+        """Numbers of the collectives that are known to be evaluated, in evaluation order."""
         self._left = 0
         self._began = self._spent = 0.0
 
     def begin(self, following: bool, pending: Iterable[tuple[int, Any]] = ()) -> None:
-        """A cell begins; of those before it, these are `pending`: numbers and results."""
+        """Begin a cell; `pending` has the numbers and results of earlier collectives that are pending."""
         self.following, self._left = following and computed.reader is not None, MOST
         self.pending, self.order = {}, []
         self._began, self._spent = time.perf_counter(), 0.0
@@ -48,10 +48,10 @@ class FirstOnes:
             self._add(number, result)
 
     def asked(self, number: int, result: Any, *, closed: bool) -> None:
-        """A collective was called; `closed`: in a transformation that makes others of it, which have no numbers."""
+        """Note a call; `closed` means in a transformation, which replaces it by collectives without numbers."""
         self._left -= 1
         if closed:
-            # What it makes may come to have the address of one that is gone.
+            # Its collectives may get the address of an operation that was freed.
             self.pending.clear()
             self.following = False
             return
@@ -63,31 +63,31 @@ class FirstOnes:
             self.pending[number] = address
 
     def taken(self, number: int) -> None:
-        """It is evaluated, after those that were taken before."""
+        """Note that a collective is evaluated, after the collectives that were taken before."""
         if self.pending.pop(number, None) is not None:
             self.order.append(number)
 
     def passed(self, number: int) -> None:
-        """It is evaluated, and not known when."""
+        """Note that a collective is evaluated, in an unknown order."""
         self.pending.pop(number, None)
 
     def foresee(self, arrays: Sequence[Any]) -> None:
-        """These are about to be evaluated, and with them those of the collectives that they are computed from."""
+        """Predict the order of the pending collectives from which `arrays`, about to be evaluated, are computed."""
         began = time.perf_counter()
         reader = computed.reader
         if reader is None or self._spent > max(FREE, SHARE * (began - self._began)):
-            self.pending.clear()  # some are evaluated now, and what comes later may have their addresses
+            self.pending.clear()  # some are evaluated now, and later operations may get their addresses
             return
         arrays = [array for array in arrays if reader.is_pending(array)]
         try:
             found = drawing_of(arrays).order([reader.primitive(array) for array in arrays])
-            numbers = {address: number for number, address in self.pending.items()}  # the last that had the address
+            numbers = {address: number for number, address in self.pending.items()}  # the newest with the address
         except Exception:  # a later MLX may draw in any way, and another thread may call collectives meanwhile
             self.pending.clear()
             return
         for address in found:
             if address in numbers:
                 self.taken(numbers[address])
-        if not self.following:  # collectives that are called from now on may have the addresses of those that are gone
+        if not self.following:  # collectives that are called from now on may get the addresses of freed operations
             self.pending.clear()
         self._spent += time.perf_counter() - began

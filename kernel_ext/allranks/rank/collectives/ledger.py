@@ -1,8 +1,9 @@
-"""The ledger: a numbered record of every collective this rank's code asked for.
+"""The ledger: a numbered record of every collective that this rank's code called.
 
 `install` puts a thin wrapper around each function of ``mx.distributed`` (see `recorded`). `nn.average_gradients` and
-the sharded layers look the functions up when they are called, so theirs are recorded too. A call inside ``mx.compile``
-is seen when the function is traced, and repeated at each call of the compiled function (see `recompile`).
+the sharded layers look the functions up when they are called, so their collectives are recorded too. A call inside
+``mx.compile`` is recorded when the function is traced, and again at each call of the compiled function (see
+`recompile`).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from .trace import TRACE
 
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 KEEP = 16_000
-"""Records: a quarter of a second of the fastest collectives there are (1 KiB in shared memory)."""
+"""Number of calls kept: a quarter of a second of the fastest collectives (1 KiB in shared memory)."""
 BETWEEN_WORLDS = "this rank has left its world and has not joined the next one"
 
 
 class _Mode:
-    """A setting that takes collectives off the short way (see `Ledger.rare`) unless it is false."""
+    """A setting that, unless None or False, makes collectives take the slow path (see `Ledger.rare`)."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = "_" + name
@@ -49,31 +50,35 @@ class _Mode:
 
 
 class Ledger:
-    """The last `KEEP` calls; `seq` counts them all, from 1, and goes on through every world this rank joins."""
+    """The last `KEEP` calls; `seq` counts all calls, from 1, through every world that this rank joins."""
 
     refuse = _Mode()
-    """Why no collective may be entered: the world is broken. A third one on a broken ring never returns."""
+    """Why no collective may be entered, as in a broken world: the third collective on a broken ring never returns."""
     guard = _Mode()
-    """Called before each shared collective; it raises where the ranks disagree (``check=strict``)."""
+    """Called before each shared collective; raises if the ranks disagree (``check=strict``)."""
     ordered = _Mode()
-    """Chain each collective to the one before, so that evaluation order cannot swap results."""
+    """Whether each collective is chained to the one before, so that evaluation order cannot swap results."""
     timing = _Mode()
-    """Time each call by evaluating it on the spot: exact, at the cost of what else could be computed meanwhile."""
+    """Whether each call is timed by evaluating it at once: exact, but nothing else is computed meanwhile."""
     _refuse: str | None = None
     _guard: Callable[[Record], None] | None = None
     _ordered = _timing = False
 
     def __init__(self) -> None:
         self.rare = True
-        """Whether a collective is to be more than noted: in one of the modes above, over several streams or threads."""
+        """Whether collectives take the slow path, because more is to be done than to note them.
+
+        True in one of the modes above, with several streams or threads, if the backend lacks one of `COLLECTIVES`, and
+        while the cell's first collectives are tracked.
+        """
         self.seq = 0
         self.number = 0
-        """How many of them all ranks share: equal numbers mean the same collective on every rank."""
+        """Number of calls that all ranks share: equal numbers mean the same collective on every rank."""
         self.refused_in_cell = False
         self.in_world = True
-        """False between two worlds, where MLX would form one by itself, of this rank alone."""
+        """False between two worlds, when MLX would form a world of this rank alone."""
         self.group: Any = None
-        """The group of all ranks. Calls without a group get it from here, since MLX would look for it only later."""
+        """The group of all ranks, passed in calls without a group, since MLX would look it up only later."""
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=MOST_TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
         self.order = EvaluationOrder(self)
@@ -82,15 +87,18 @@ class Ledger:
         self.limits = Limits(self.choose_path)
         self.turns = Turns(self.choose_path)
         self.size = 1
-        """Ranks of the world."""
+        """Number of ranks in the world."""
         self.kinds: deque[Kind | Call] = deque(maxlen=KEEP)
-        """The last calls, oldest first; their numbers follow from `seq` and `number`, but for those before a `Call`."""
+        """The kinds of the last calls, oldest first. Their numbers follow from `seq` and `number`.
+
+        A `Call` stands where a world was joined, and has the numbers from which to count the calls before it.
+        """
         self.user_ns: dict[str, Any] | None = None
-        """The globals by which the user's frames are known."""
+        """The globals by which the user's frames are recognised."""
         self.choose_path()
 
     def choose_path(self) -> None:
-        """Something changed on which `rare` depends."""
+        """Update `rare`, after something on which it depends has changed."""
         modes = self._refuse is not None or self._guard is not None or self._ordered or self._timing
         several = self.turns.several or self.order.at_once.threads
         self.rare = modes or several or self.limits.refuses_collectives or self.order.first.following
@@ -107,13 +115,13 @@ class Ledger:
         self.turns.install(mx)
 
     def leave_world(self) -> None:
-        """From here to `enter_world`, other threads of the user's enter no collective."""
-        # In this order, and the other way round in `enter_world`: whoever finds no group is refused.
+        """Refuse collectives until `enter_world`, since the user's other threads may call some."""
+        # In this order, which `enter_world` reverses: a thread that finds no group must be refused.
         self.refuse = BETWEEN_WORLDS
         self.refused_in_cell, self.in_world, self.group = False, False, None
 
     def enter_world(self, number: int, size: int, group: Any = None) -> None:
-        """A new world begins: all its ranks count from `number` on, so that equal numbers mean the same collective."""
+        """Begin a new world, whose ranks all count from `number` on, so that equal numbers mean the same collective."""
         self.kinds.append(Call(self.seq, self.number, NO_KIND))
         self.seq += max(0, number - self.number)
         self.group, self.number, self.size, self.in_world = group, number, size, True
@@ -131,7 +139,7 @@ class Ledger:
         timing: bool = False,
         after: int | None = None,
     ) -> None:
-        """Set how this cell's collectives are treated; those up to the call `after` (all so far) are done with."""
+        """Set how this cell's collectives are treated; calls up to `after` (all so far if None) count as complete."""
         self.timed.clear()
         self.refuse_in_cell(None)
         after = self.seq if after is None else after
@@ -142,21 +150,21 @@ class Ledger:
         self.guard, self.ordered, self.timing = guard, ordered, timing
 
     def forget_last(self) -> None:
-        """The last call, which all ranks share, was refused after it had been noted."""
+        """Remove the last call, a shared one that was refused after it had been noted."""
         self.kinds.pop()
         self.seq -= 1
         self.number -= 1
 
     def end_cell(self) -> None:
-        """Hold nothing of the cell's that is computed."""
+        """Lift the cell's refusal, and drop references to its arrays that are not needed any more."""
         self.refuse_in_cell(None)
         self.chain.end_cell()
         self.order.at_once.end_cell()
 
     def note(self, kind: Kind) -> Call:
-        """Number one call."""
+        """Number a call and keep it."""
         self.number += kind.shared
-        # As in `recorded`: Python switches threads at a call only, so who reads finds as many kinds as there are calls.
+        # As in `recorded`: Python switches threads only at a call, so a reader finds as many kinds as there are calls.
         self.seq = seq = self.seq + 1
         self.kinds.append(kind)
         return Call(seq, self.number, kind)
@@ -172,22 +180,22 @@ class Ledger:
             number -= kind.shared
 
     def calls(self, after: int) -> list[Call]:
-        """The calls after number `after` of all, oldest first, as far as they are kept."""
+        """The calls whose `seq` is above `after`, oldest first, as far as they are kept."""
         return list(takewhile(lambda call: call.seq > after, self._newest_first()))[::-1]
 
     def kinds_since(self, after: int) -> tuple[int, list[Any]]:
-        """Number of the newest call, and the kinds of those after number `after`: `calls`, in a tenth of the time."""
+        """The newest `seq`, and the kinds of the calls above `after`: a tenth of the time that `calls` takes."""
         seq, kinds = self.seq, list(self.kinds)
         kinds = kinds[max(0, len(kinds) - (seq - after)) :]
         return seq, [call.kind for call in self.calls(after)] if Call in set(map(type, kinds)) else kinds
 
     def last(self) -> Record | None:
-        """The newest record, with sizes worked out."""
+        """The record of the newest call, with sizes worked out; None if there is no call."""
         newest = next(self._newest_first(), None)
         return record_of(newest) if newest else None
 
     def shared_since(self, number: int) -> list[Record]:
-        """The records of what all ranks share after that `number`, oldest first, as far as they are kept."""
+        """The records of the shared calls after `number`, oldest first, as far as they are kept."""
         return records_of(self._shared_calls(number))
 
     def _shared_calls(self, number: int) -> list[Call]:
@@ -196,11 +204,11 @@ class Ledger:
 
     @property
     def keep(self) -> int:
-        """How many calls are kept."""
+        """Maximum number of calls kept."""
         return self.kinds.maxlen or KEEP
 
     def repeat(self, kinds: Sequence[Kind]) -> None:
-        """A compiled function is called again, and with it these collectives of its trace."""
+        """Note the collectives in the trace of a compiled function, which was called again."""
         __tracebackhide__ = True
         where = user_place(self, sys._getframe(1))
         for kind in kinds:
@@ -211,9 +219,9 @@ class Ledger:
                 self.guard(record_of(call))
 
     def enter_again(self, kinds: Sequence[Kind], stream: Any) -> None:
-        """A compiled function is about to be called again, and with it these collectives; the last is on this stream.
+        """Prepare another call of a compiled function with these collectives, the last of which is on `stream`.
 
-        Raises CollectiveAborted where no collective may be entered, and RuntimeError in a thread that is refused.
+        Raises CollectiveAborted if no collective may be entered, and RuntimeError outside the main thread if `ordered`.
         """
         __tracebackhide__ = True
         self.raise_if_refused()
@@ -226,21 +234,21 @@ class Ledger:
             self.turns.take(mx, stream, wait=True)
 
     def refuse_in_cell(self, because: str | None) -> None:
-        """Let the running cell enter no more collectives, though the world stays whole; None: that cell is over."""
+        """Refuse further collectives in the running cell, though the world stays whole; None lifts the refusal."""
         if self.refuse is None or self.refused_in_cell:
             self.refuse, self.refused_in_cell = because, because is not None
 
     def in_flight(self) -> list[Record]:
-        """Collectives that may be on their way or are left to be evaluated, oldest first; some may be complete."""
+        """Collectives that may be in flight or yet to be evaluated, oldest first; some may be complete."""
         after, before = self.order.returned, self.order.called_before
         left = {number for number, _ in list(self.order.pending) if number > before}
         calls = self.calls(min([after, *(number - 1 for number in left)]))
         found = records_of([call for call in calls if call.seq > after or call.seq in left])
-        # Those inside mx.grad, mx.vmap and mx.compile, of sub-groups, and with the check off are not tracked.
+        # Calls inside mx.grad, mx.vmap and mx.compile, of sub-groups, and with the check off are not tracked.
         return found or records_of(self.calls(self.order.settled))
 
     def raise_if_refused(self) -> None:
-        """Raise CollectiveAborted where no collective may be entered."""
+        """Raise CollectiveAborted if no collective may be entered."""
         __tracebackhide__ = True
         if self._refuse is not None:
             raise CollectiveAborted(self._refuse)
@@ -252,34 +260,34 @@ class Ledger:
             raise CollectiveAborted(BETWEEN_WORLDS)
 
     def fingerprint(self, number: int) -> tuple[int, int]:
-        """How many shared collectives came after that `number`, and a checksum of them and of their order."""
+        """Count of the shared collectives after `number`, and a checksum of them and of their evaluation order."""
         shared = [call.kind for call in self._shared_calls(number)]
         order = self.swapped(number), self.evaluated(number)
         if not shared and not any(order):
             return 0, 0
-        alike = {id(kind): kind for kind in shared}  # a few, of thousands of calls
+        alike = {id(kind): kind for kind in shared}  # a few kinds for thousands of calls
         texts = {key: f"{kind.op} {tuple(kind.shape)} {kind.dtype}\n" for key, kind in alike.items()}
         text = "".join([texts[id(kind)] for kind in shared])
         return len(shared), zlib.crc32(f"{text}{order}".encode())
 
     def evaluated(self, number: int) -> list[int]:
-        """The first collectives of this cell, counted from that `number`, as they were evaluated."""
+        """The first collectives of this cell in evaluation order, counted from `number`."""
         order = self.order.first.order
         numbers = self._counted_from(number, order)
         return [numbers[each] for each in order if each in numbers]
 
     def swapped(self, number: int) -> list[tuple[int, int]]:
-        """Which collectives were evaluated before which older ones, counted from that `number`."""
+        """Pairs of a collective and an older one that was evaluated after it, counted from `number`."""
         swapped = self.order.swapped
         numbers = self._counted_from(number, {each for pair in swapped for each in pair})
         return [(numbers[late], numbers[early]) for late, early in swapped if late in numbers and early in numbers]
 
     def _counted_from(self, number: int, seqs: Collection[int]) -> dict[int, int]:
-        """The number that all ranks share of each of these calls, counted from that `number`, by its `seq`."""
+        """By `seq`, the shared number of each of these calls, counted from `number`."""
         return {call.seq: call.entered - number for call in self._with(seqs)}
 
     def _with(self, seqs: Collection[int]) -> list[Call]:
-        """The calls with these `seq`, as far as they are kept; those before them are not looked at."""
+        """The calls with these `seq`, as far as they are kept; older calls are not searched."""
         return [call for call in self.calls(min(seqs) - 1) if call.seq in seqs] if seqs else []
 
     def records(self, seqs: Collection[int]) -> list[Record]:
@@ -287,15 +295,16 @@ class Ledger:
         return records_of(self._with(seqs))
 
     def settled(self) -> int:
-        """All shared collectives up to this number have been evaluated, for all that is known."""
+        """The number up to which all shared collectives have been evaluated, as far as is known."""
         after = self.calls(self.order.settled)
         dropped = after[0].seq - self.order.settled - 1 if after else 0
         return self.number - dropped - len([call for call in after if call.kind.shared])
 
     def replay(self, entries: Sequence[LedgerEntry]) -> None:
-        """Enter these reductions and gathers (of another rank's ledger) with `poison.array`, and drop the results.
+        """Enter the reductions and gathers that this rank missed, with `poison.array`, and drop the results.
 
-        What a ``send`` or ``recv`` wants from whom cannot be made up.
+        `entries` are from another rank's ledger. Raises RuntimeError for a ``send`` or ``recv``, since its peer and its
+        data cannot be made up.
         """
         import mlx.core as mx
 

@@ -1,13 +1,13 @@
-"""In which order a rank evaluates its collectives: evaluation order decides, not call order.
+"""Tracks in which order a rank evaluates its collectives, since evaluation order decides, not call order.
 
-Ranks that evaluate two pending collectives in different order swap their results silently. So after each ``mx.eval``
-the results still open are looked at, oldest first; an evaluated one behind a pending one is noted, and so are two that
-were given to one ``mx.eval`` in another order than that of the calls. A look is one read of an array's status (see
-`computed`), and each evaluation takes a few of them, apart from one for each collective that is done with. Where
-statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
+Ranks that evaluate two pending collectives in different order swap their results silently. So after each ``mx.eval``,
+the results that are still open are checked, oldest first. An evaluated result behind a pending one is noted, and so are
+two results that were given to one ``mx.eval`` in another order than that of their calls. A check is one read of an
+array's status (see `computed`). Each evaluation takes a few checks, and one more for each collective that is complete.
+If statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
 
-Which results are looked at depends on the open ones alone: a second look, after one rank has evaluated something of its
-own, adds nothing. Otherwise ranks in the same order would seem to differ.
+Which results are checked depends only on the open results, so a second check, after one rank has evaluated something of
+its own, adds nothing. Otherwise ranks with the same order would seem to differ.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from .ledger import Ledger
 
 KEEP = 10_000
-"""Open results kept, and evaluations out of order."""
+"""Maximum number of open results kept, and of evaluations out of order noted."""
 LOOK_AT = 8
-"""Pending results looked at behind the oldest one, and as many of the newest."""
+"""Pending results checked behind the oldest one, and as many among the newest."""
 GIVEN = 64
-"""Oldest open results that are looked for among what is given to one evaluation, or twice as many as it is given."""
+"""Number of oldest open results that are searched for in an evaluation's arrays, or twice the arrays if more."""
 
 
 class EvaluationOrder:
-    """Follows what ``mx.eval`` does to the collectives of a cell."""
+    """Tracks in which order ``mx.eval`` evaluates the collectives of a cell."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -54,16 +54,16 @@ class EvaluationOrder:
         self.swapped: list[tuple[int, int]] = []
         """(evaluated, still pending): numbers of collectives evaluated before an older one."""
         self.pending: deque[tuple[int, weakref.ref[Any]]] = deque(maxlen=KEEP)
-        """Number and result of the collectives that may be pending, oldest first: the ledger adds them."""
+        """Number and result of each collective that may be pending, oldest first; the ledger adds them."""
         self.settled = 0
-        """All collectives up to this number have been evaluated, for all that is known: no rank can wait in them."""
+        """Number up to which all collectives have been evaluated, as far as is known: this rank cannot wait in them."""
         self.returned = 0
-        """Number of the newest collective when ``mx.eval`` last returned: no older one is in flight, as a rule."""
+        """Number of the newest collective when ``mx.eval`` last returned: usually no older one is in flight."""
         self.called_before = 0
         """Number of the newest collective when the cell began."""
 
     def begin(self, *, watching: bool, after: int = 0) -> None:
-        """Start a cell; the collectives up to number `after` were asked for before it, and some may be pending."""
+        """Start a cell; the collectives up to number `after` were called before it, and some may be pending."""
         self.watching, self.swapped, self.settled, self.evaluating = watching, [], after, False
         reader, open_before = computed.reader, list(self.pending)
         self.pending.clear()
@@ -75,7 +75,7 @@ class EvaluationOrder:
         self._ledger.choose_path()
 
     def install(self, mx: Any) -> None:
-        """Look after each ``mx.eval`` and ``mx.async_eval``; harmless the second time."""
+        """Check the order after each ``mx.eval`` and ``mx.async_eval``; a second call does nothing."""
         computed.find(mx)
         for name in ("eval", "async_eval"):
             function = getattr(mx, name)
@@ -96,15 +96,15 @@ class EvaluationOrder:
                 order.evaluating = True
                 if at_once.active:
                     at_once.before()
-                oldest = 0  # of the open results, as many as are given, if it is they, in their order
+                oldest = 0  # number of arrays given, if they are the oldest open results in call order
                 if pending:
                     try:
-                        # The usual step has one collective: no call for it.
+                        # A usual step has one collective: save the function call.
                         one = len(args) == 1 and pending[0][1]() is args[0] is not None
                         oldest = 1 if one else order._given(args)
-                    except (IndexError, RuntimeError):  # another thread of the user's evaluates too, and has taken it
+                    except (IndexError, RuntimeError):  # another user thread evaluates too, and has removed it
                         pass
-                # A graph that another thread evaluates must not be looked through.
+                # A graph that another thread evaluates must not be walked.
                 if first.pending and not oldest and alone and len(first.pending) + len(first.order) > 1:
                     first.foresee(_leaves(args))
                 result = function(*args, **kwargs) if kwargs else function(*args)
@@ -140,14 +140,14 @@ class EvaluationOrder:
                         order._took(oldest, waits)
                     else:
                         order.look(waits)
-                except IndexError:  # the other thread has
+                except IndexError:  # the other thread has removed it
                     pass
             return result
 
         return call
 
     def last_entered(self) -> Any:
-        """The result of the newest collective that was evaluated, where no wait for it is known."""
+        """The result of the newest evaluated collective that is not known to be settled; None if there is none."""
         for number, result in reversed(self.pending):
             if number <= self.settled:
                 break
@@ -156,10 +156,10 @@ class EvaluationOrder:
         return None
 
     def _given(self, args: tuple[Any, ...]) -> int:
-        """How many of the oldest results are about to be evaluated, if it is they, in the order of the calls; else 0.
+        """The number of results about to be evaluated, if they are the oldest open ones in call order; else 0.
 
-        No other can be open then, which is known without a look. Where results are given in another order, that is
-        noted: MLX takes them in the order in which it is given them.
+        In that case no evaluation out of order is possible, and no check is needed. Results that are given in another
+        order are noted, since the given order decides in which order MLX evaluates them.
         """
         pending, arrays = self.pending, args[0] if len(args) == 1 and type(args[0]) in (list, tuple) else args
         for array, (_, result) in zip(arrays, pending, strict=False):
@@ -186,19 +186,19 @@ class EvaluationOrder:
         return 0
 
     def _took(self, count: int, waited: bool) -> None:
-        """The oldest results are evaluated, so many of them."""
+        """Remove the `count` oldest results, which are evaluated."""
         pending = self.pending
         for _ in range(count):
             number = pending.popleft()[0]
-            self.first.passed(number)  # MLX does not do what it is given in the order in which it is given it
+            self.first.passed(number)  # MLX does not evaluate arrays in the order given
             if waited and number == self.settled + 1:
                 self.settled = number
 
     def look(self, waited: bool = False) -> None:
-        """Note what was evaluated out of order, and forget what is evaluated.
+        """Note the results that were evaluated out of order, and forget the evaluated ones.
 
-        Where the evaluation was `waited` for, what is evaluated now is settled as well, up to the first collective that
-        no code holds any more (its result may be part of what is yet to be evaluated) or that was not tracked.
+        If the evaluation was `waited` for, evaluated collectives are settled as well, up to the first one that was not
+        tracked, or whose result no code holds any more (it may be part of an array that is yet to be evaluated).
         """
         pending, reader = self.pending, computed.reader
         if reader is None:
@@ -211,7 +211,7 @@ class EvaluationOrder:
                     evaluated = self._evaluated_behind(reader.is_pending)
                     if not evaluated:
                         return
-                    # An array that was changed in place (y += 1) is pending again, without its collective.
+                    # An array that was changed in place (y += 1) is pending again, but waits for no collective.
                     if is_collective(array):
                         self._note(evaluated, number)
                         return
@@ -222,7 +222,7 @@ class EvaluationOrder:
             pending.popleft()
 
     def _evaluated_behind(self, is_pending: Callable[[Any], bool | None]) -> list[int]:
-        """Where evaluated results are behind the oldest one: near it, and near the newest."""
+        """Positions of evaluated results behind the oldest one, searched near it and near the newest one."""
         pending = self.pending
         found: list[int] = []
 
@@ -241,7 +241,7 @@ class EvaluationOrder:
         return sorted(found)
 
     def _note(self, places: list[int], oldest: int) -> None:
-        """The results there were evaluated before the oldest one."""
+        """Note that the results at `places` were evaluated before the `oldest` one, and forget them."""
         for place in places[: KEEP - len(self.swapped)]:
             self.swapped.append((self.pending[place][0], oldest))
         for place in reversed(places):
@@ -255,7 +255,7 @@ def _leaves(args: tuple[Any, ...]) -> list[Any]:
 
 
 def _flatten(value: Any, leaves: list[Any]) -> None:
-    """Add what MLX evaluates of lists, tuples and dicts, in the order in which it finds it."""
+    """Add the leaves of lists, tuples and dicts that MLX evaluates, in the order in which it finds them."""
     for each in dict.values(value) if isinstance(value, dict) else value:
         if isinstance(each, (list, tuple, dict)):
             _flatten(each, leaves)

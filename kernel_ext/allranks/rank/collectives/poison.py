@@ -1,9 +1,9 @@
-"""What an aborted collective delivers: NaN where the dtype has one, and zeros where it has none.
+"""The values that an aborted collective delivers: NaN if the dtype has one, otherwise zeros.
 
-Not everything that holds a result can be known (an object, a closure, a file that a ``finally`` writes), but NaN shows
-in whatever was computed from it. Integers and bool have none, and get zeros: an index of all ones in a gather ends the
-process (mlx 0.32.4). Maximum and minimum get infinity: MLX's ring and MPI's own maximum compare, and a comparison with
-NaN keeps the rank's own number.
+Not everything that holds a result can be found (an object, a closure, a file that a ``finally`` writes), but NaN shows
+in everything that is computed from it. Integers and bool have no NaN and get zeros, since an index of all one bits in a
+gather ends the process (mlx 0.32.4). Maximum and minimum get infinity: MLX's ring and MPI's own maximum compare, and a
+comparison with NaN keeps the rank's own number.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 FORMATS = {"float16": "<e", "bfloat16": "", "float32": "<f", "float64": "<d", "complex64": "<ff"}
 """The dtypes that have a NaN, and how `struct` packs them."""
 EXTREME = {"all_max": float("inf"), "all_min": float("-inf")}
-"""What wins each comparison."""
+"""The number that wins each comparison."""
 NAN = b"\xff" * 8
-"""NaN in each of these dtypes, wherever in the stream an element begins."""
+"""NaN in each dtype of `FORMATS`, at whatever byte of the stream an element begins."""
 ZEROS = bytes(8)
 
 Asked = tuple[str, str]
@@ -25,19 +25,19 @@ Asked = tuple[str, str]
 
 
 def array(mx: Any, op: str, shape: Sequence[int], dtype: str) -> Any:
-    """What a rank enters in another's place."""
+    """The array with which a rank enters a collective that it missed, so that other ranks return from it."""
     number: complex = EXTREME.get(op, float("nan")) if dtype in FORMATS else 0.0
     if dtype == "complex64":
         number = complex(number.real, number.real)
     with mx.stream(mx.cpu):  # a GPU has no float64
-        # As an array: of a plain number mx.full makes a wider dtype than it is told (mlx 0.32.4).
+        # An array, since mx.full with a plain number returns a wider dtype than requested (mlx 0.32.4).
         return mx.full(shape, mx.array(number, getattr(mx, "bool_" if dtype == "bool" else dtype)))
 
 
 def pattern(in_flight: Iterable[Asked]) -> bytes:
-    """Eight bytes which, repeated, make what these collectives of a ring deliver invalid, and are safe for all of them.
+    """Eight bytes that, repeated, make the results of these ring collectives invalid, and are safe for all of them.
 
-    One stream of bytes serves them all, and which takes which of them cannot be known.
+    One stream of bytes serves all of these collectives, and which bytes each one takes cannot be known.
     """
     delivering = {(op, dtype) for op, dtype in in_flight if op != "send"}  # a send's result is the rank's own data
     if not delivering or any(dtype not in FORMATS for _, dtype in delivering):
@@ -50,9 +50,9 @@ def pattern(in_flight: Iterable[Asked]) -> bytes:
 
 
 def is_marked(op: str, dtype: str, by: bytes | None) -> bool:
-    """Whether no number comes out of such a collective.
+    """Whether the result of such an aborted collective cannot be taken for a valid number.
 
-    `by` is the ring's `pattern`, None where ranks enter an `array`.
+    `by` is the ring's `pattern`, or None if the ranks that missed the collective enter an `array`.
     """
     if op == "send":
         return True

@@ -1,4 +1,4 @@
-"""One collective as the ledger keeps it: operation, shape, dtype, bytes, and the user's line."""
+"""A collective in the ledger: operation, shape, dtype, bytes, and the user's line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 from allranks.messages.events import LedgerEntry
 
 Place = tuple[CodeType | None, int]
-"""The code that asked for a collective, and the instruction in it (``f_lasti``)."""
+"""The code that called a collective, and the instruction in it (``f_lasti``)."""
 NOWHERE: Place = (None, 0)
 
 
 class Kind(NamedTuple):
-    """What calls have in common. The ledger keeps one for all calls of a line that are alike: thousands of tuples of
-    their own would be out of the processor's cache, which cost more than to make them (5 of 12 microseconds on MPI).
+    """What equal calls of one line have in common.
+
+    The ledger keeps one `Kind` for all of them: thousands of separate tuples would not fit in the processor's cache,
+    which cost more than creating them (5 of 12 microseconds on MPI).
     """
 
     op: str
@@ -24,7 +26,7 @@ class Kind(NamedTuple):
     dtype: Any
     where: Place
     shared: bool = True
-    """Every rank of the world must enter it alike."""
+    """Whether every rank of the world must enter an equal collective."""
     peer: int | None = None
     """The rank it sends to or receives from."""
 
@@ -36,15 +38,15 @@ class Call(NamedTuple):
     """One call, as the ledger keeps it."""
 
     seq: int
-    """Among all calls of this rank."""
+    """Its number among all calls of this rank."""
     entered: int
-    """How many shared ones the rank has asked for, up to this call."""
+    """Number of the rank's shared calls, up to and including this call."""
     kind: Kind
 
 
 class Record(NamedTuple):
     seq: int
-    """Among all calls of this rank."""
+    """Its number among all calls of this rank."""
     op: str
     shape: tuple[int, ...]
     dtype: str
@@ -52,29 +54,29 @@ class Record(NamedTuple):
     file: str | None
     line: int | None
     shared: bool = True
-    """Every rank of the world must enter it alike."""
+    """Whether every rank of the world must enter an equal collective."""
     entered: int = 0
-    """How many of those the rank has asked for, up to this call."""
+    """Number of the rank's shared calls, up to and including this call."""
     peer: int | None = None
     """The rank it sends to or receives from."""
 
     @property
     def number(self) -> int:
-        """Among the calls that all ranks share, or among those of this rank alone."""
+        """Its number among the calls that all ranks share, or else among the other calls of this rank."""
         return self.entered if self.shared else self.seq - self.entered
 
     def entry(self, line: int | None) -> LedgerEntry:
-        """As it travels, with this line."""
+        """Return the ledger entry to send, with this line."""
         return LedgerEntry(self.number, self.op, self.shape, self.dtype, self.nbytes, line, self.shared, self.peer)
 
 
 def record_of(call: Call) -> Record:
-    """A call with sizes, file and line worked out."""
+    """Return the record of a call, with sizes, file and line worked out."""
     return records_of([call])[0]
 
 
 def records_of(calls: Sequence[Call]) -> list[Record]:
-    """The same of each; what calls of one line have in common is worked out once."""
+    """Return the record of each call; what calls of one kind have in common is worked out once."""
     known: dict[int, tuple[tuple[int, ...], str, int, str | None, int | None]] = {}
     records = []
     for seq, entered, kind in calls:

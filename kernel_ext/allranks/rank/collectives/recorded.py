@@ -1,7 +1,7 @@
-"""What takes the place of a function of ``mx.distributed``: it notes the call in the ledger, and calls MLX's own.
+"""Replacements for the functions of ``mx.distributed``: they note each call in the ledger, and call MLX's own.
 
-A collective in shared memory takes 13 microseconds, and ten of them in one evaluation 4 each. So as a rule a call only
-notes what cannot be known later, and everything else (see `Ledger.rare`) is decided by one flag, and done elsewhere.
+A collective in shared memory takes 13 microseconds, and 4 if ten are evaluated at once. So a call usually notes only
+what cannot be known later. One flag (`Ledger.rare`) decides whether it takes the slow path, which does all the rest.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from .ledger import Ledger
 
 COLLECTIVE = frozenset({*COLLECTIVES, "sum_scatter"})
-"""What all ranks of a group must enter alike; `send` and `recv` differ by nature."""
+"""Operations that all ranks of a group must enter with equal shapes and dtypes, unlike `send` and `recv`."""
 RESIZING = frozenset({"all_gather", "sum_scatter"})
-"""What gives an array of another shape than it was given."""
+"""Operations whose result has another shape than their input."""
 MOST_KINDS = 1_000
-"""Kinds of calls remembered of each operation."""
+"""Maximum number of kinds of calls cached for each operation."""
 
 
 def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls `function`, MLX's own, and notes it in the ledger."""
+    """Return a function that calls `function`, MLX's own, and notes the call in the ledger."""
     at_length = _at_length(ledger, mx, op, function)
     caller = sys._getframe
 
@@ -54,18 +54,18 @@ def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> 
 
     def call_shortly(*args: Any, group: Any = None, stream: Any = None, **others: Any) -> Any:
         try:
-            whole = ledger.group  # before it is known whether collectives are refused: see `Ledger.leave_world`
+            whole = ledger.group  # read before the check whether collectives are refused: see `Ledger.leave_world`
             if ledger.rare or trace.active or others or len(args) != 1:
                 return at_length(caller(1), args, _given(group, stream, others))
             x = args[0]
-            # First, so that MLX refuses wrong arguments in its own words. Nothing is entered before an evaluation.
+            # First, so that MLX raises its own errors for wrong arguments. Nothing is entered before an evaluation.
             if group is None:
                 result = function(x, group=whole) if stream is None else function(x, group=whole, stream=stream)
             else:
                 result = function(x, group=group) if stream is None else function(x, group=group, stream=stream)
                 if group.size() != ledger.size:
                     return at_length(caller(1), args, _given(group, stream, others))
-            # Plain facts of a pending array: reading them evaluates nothing.
+            # Reading the shape and dtype of a pending array evaluates nothing.
             described = (x if type(x) is array else array(x)) if resizing else result
             shape, dtype = described.shape, described.dtype
             if lacking and dtype in lacking:
@@ -80,7 +80,7 @@ def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> 
                     kinds.clear()
                 kind = kinds[where[1], shape] = Kind(op, shape, dtype, where)
             ledger.number += 1
-            # Python switches threads at a call only: who reads finds as many kinds as there are calls.
+            # Python switches threads only at a call, so a reader finds as many kinds as there are calls.
             ledger.seq = seq = ledger.seq + 1
             note(kind)
             if order.watching and not tracing.depth:
@@ -94,21 +94,21 @@ def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> 
 
 
 def user_place(ledger: Ledger, frame: FrameType | None) -> Place:
-    """Where the user's innermost frame is, from `frame` on."""
+    """The location of the user's innermost frame, searched from `frame` outwards; `NOWHERE` if there is none."""
     while frame is not None and frame.f_globals is not ledger.user_ns:
         frame = frame.f_back
     return (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
 
 
 def _given(group: Any, stream: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments again, without those that were not given."""
+    """Put the keyword arguments together again, without those that were not given."""
     return {name: value for name, value in (("group", group), ("stream", stream)) if value is not None} | others
 
 
 def _as_of_this_call(
     error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Let `error` say of the user's call what MLX says of it, without our frames and the group that we added."""
+    """Give `error` MLX's message for the user's own call, without our frames and the group that we added."""
     if type(error) is TypeError and kwargs.get("group") is None:
         try:
             function(*args, **kwargs)
@@ -120,13 +120,13 @@ def _as_of_this_call(
 def _at_length(
     ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]
 ) -> Callable[[FrameType, tuple[Any, ...], dict[str, Any]], Any]:
-    """The call in any mode."""
+    """Return the slow path of a call, which handles every mode."""
     order, limits, chain = ledger.order, ledger.limits, ledger.chain
     turns, at_once, lacking = ledger.turns, ledger.order.at_once, ledger.limits.dtypes[op]
 
     def call(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("group") is None:
-            kwargs = {**kwargs, "group": ledger.group}  # before `refuse`, as above
+            kwargs = {**kwargs, "group": ledger.group}  # read before `refuse`, as above
         if ledger.refuse is not None:
             if ledger.in_world:
                 function(*args, **kwargs)  # MLX raises for wrong arguments
@@ -148,7 +148,7 @@ def _at_length(
         if shared and ledger.guard is not None:
             ledger.guard(record_of(noted))
         if turns.several:
-            turns.take(mx, kwargs.get("stream"), wait=not ledger.ordered)  # a chain holds over streams
+            turns.take(mx, kwargs.get("stream"), wait=not ledger.ordered)  # a chain spans streams
         tracing = TRACING.depth > 0
         if ledger.timing and shared and not tracing:
             return _timed(ledger, mx, noted, function, args, kwargs)
@@ -171,7 +171,7 @@ def _at_length(
 
 
 def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """The rank that a ``send`` or ``recv`` is with, its last argument."""
+    """The other rank of a ``send`` or ``recv``, given by its last argument."""
     return int(kwargs.get("dst", kwargs.get("src", args[-1] if args else None)))
 
 
@@ -183,7 +183,7 @@ def _timed(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The call, evaluated at once; what it works on is computed before the clock starts."""
+    """Make the call and evaluate it at once; its input is computed before the clock starts."""
     evaluate, subject = original(mx.eval), subject_of(mx, args, kwargs)
     asked = time.perf_counter()
     evaluate(subject)

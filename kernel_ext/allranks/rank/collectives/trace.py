@@ -1,4 +1,4 @@
-"""What a recorded cell did on this rank and when: collectives, evaluations and the user's marks.
+"""The trace of a cell on this rank: its collectives, evaluations and the user's marks, with their times.
 
 Times are seconds of `time.perf_counter`, which Python documents as system-wide: the monotonic clock of the machine, the
 same in all its processes (CLOCK_MONOTONIC on Linux, mach_absolute_time on macOS). So the ranks of one host need no
@@ -19,43 +19,43 @@ from allranks.messages.requests import CellTrace, TracedCall, TracedMark
 from .record import NOWHERE, Call, record_of
 
 LIMIT = 20_000
-"""Events kept of a cell on each rank: its first ones, so that the ranks keep the same collectives."""
+"""Events kept of a cell on each rank: the first ones, so that all ranks keep the same collectives."""
 LONGEST_NAME = 200
-"""Characters of a mark's name."""
+"""Maximum characters of a mark's name."""
 
 now = time.perf_counter
 
 
 class Trace:
-    """The events of the last recorded cell; one in each process. Nothing is kept unless `active`."""
+    """The events of the last recorded cell; each process has one `Trace`, which keeps events only while `active`."""
 
     def __init__(self) -> None:
         self.active = False
         self.cell = 0
         self.dropped = 0
-        """Events that came after `LIMIT` others."""
+        """Number of events beyond the first `LIMIT`."""
         self.began = self.ended = 0.0
         self.collectives: list[list[Any]] = []
-        """The ledger's call; when it was asked for, begun (its input was there) and over. One that was not
-        evaluated at once has no begin, one that was aborted no end."""
+        """The ledger's call, and the times of the call, the begin (its input was computed) and the end. Begin and end
+        are None if it was not evaluated at once; the end is None if it was aborted."""
         self.evaluations: list[tuple[float, float]] = []
         self.marks: list[list[Any]] = []
         """Name, thread, begin, end; the end is None for a moment, 0.0 for a span that is still open."""
         self._room = 0
 
     def begin(self, cell: int) -> None:
-        """Record `cell`, from now on; what was kept of the one before is dropped."""
+        """Start recording `cell`, and drop the events of the cell before."""
         self.cell, self.dropped, self._room = cell, 0, LIMIT
         self.collectives, self.evaluations, self.marks = [], [], []
         self.began, self.ended, self.active = now(), 0.0, True
 
     def end(self) -> None:
-        """The cell is over."""
+        """Stop recording, since the cell is over."""
         if self.active:
             self.active, self.ended = False, now()
 
     def collective(self, call: Call, asked: float, began: float | None = None) -> list[Any] | None:
-        """A collective that this rank's code asked for; of one that has begun, the caller writes the end."""
+        """Add a collective that this rank's code called; if it has begun, the caller sets the end in the result."""
         if not self._has_room():
             return None
         event = [call, asked, began, None]
@@ -63,12 +63,12 @@ class Trace:
         return event
 
     def evaluation(self, began: float) -> None:
-        """An ``mx.eval`` that is over."""
+        """Add an ``mx.eval`` that began at `began` and has just returned."""
         if self._has_room():
             self.evaluations.append((began, now()))
 
     def mark(self, name: str) -> list[Any] | None:
-        """A moment now; None where nothing is recorded."""
+        """Add and return a mark for this moment; None if it is not recorded."""
         if not self._has_room():
             return None
         event = [name[:LONGEST_NAME], threading.current_thread(), now(), None]
@@ -85,7 +85,7 @@ class Trace:
         return True
 
     def of_cell(self, cell: int, file: str | None) -> CellTrace | None:
-        """Everything, as it travels; `file` is what the cell is called, whose lines are told. None for another cell."""
+        """The trace of `cell` to send, None if another was recorded; line numbers refer to `file`, the cell's own."""
         if cell != self.cell:
             return None
         sources: list[tuple[int | None, str, str]] = []
@@ -94,7 +94,7 @@ class Trace:
         for raw, *times in list(self.collectives):
             code, instruction = raw.kind.where
             where = known.get((id(code), instruction))
-            if where is None:  # to find a line takes as long as all the rest
+            if where is None:  # finding a line takes as long as all the rest
                 where = known[id(code), instruction] = len(sources)
                 sources.append(_place(record_of(raw), file))
             each = record_of(raw._replace(kind=raw.kind._replace(where=NOWHERE)))
@@ -108,7 +108,7 @@ class Trace:
 
 
 def _place(record: Any, file: str | None) -> tuple[int | None, str, str]:
-    """The line, where it is one of `file`, its text, and where it is if not: ``In[3], line 2``."""
+    """The line number if it is in `file`, the line's text, and otherwise its location, as in ``In[3], line 2``."""
     if not record.file or not record.line:
         return None, "", ""
     text = linecache.getline(record.file, record.line).strip()[:120]
@@ -119,15 +119,15 @@ def _place(record: Any, file: str | None) -> tuple[int | None, str, str]:
 
 
 TRACE = Trace()
-"""This process's."""
+"""The trace of this process."""
 
 
 class mark:
     """Mark a moment or a span of a recorded cell; costs one or two microseconds.
 
     ``mark("batch 3")`` is a moment; ``with mark("forward"):`` is a span, and spans nest. Marks show in the timeline of
-    a cell that runs with ``--timeline``. Raises TypeError for a name that is no text: to turn an array into text would
-    evaluate it on this rank.
+    a cell that runs with ``--timeline``. Raises TypeError for a name that is not a string: turning an array into one
+    would evaluate it on this rank.
     """
 
     __slots__ = ("_name", "_open")
@@ -140,7 +140,7 @@ class mark:
         self._open: list[list[Any] | None] = [] if event is None else [event]
 
     def __enter__(self) -> mark:
-        # What the constructor took for a moment is the begin of a span; the same mark may be entered again later.
+        # The moment that the constructor noted is the begin of a span; the same mark may be entered again later.
         event = self._open[-1] if self._open else None
         if event is None or event[3] is not None:
             event = TRACE.mark(self._name)

@@ -1,4 +1,4 @@
-"""The debugger of a rank: ``breakpoint()`` in a cell, a look at what a cell raised, completion that evaluates nothing.
+"""The debugger of a rank: ``breakpoint()`` in a cell, a look back at its error, completion that evaluates nothing.
 
 Runs in: a rank's main thread.
 Called by: ``rank.world``, ``rank.cell``, ``rank.agent``.

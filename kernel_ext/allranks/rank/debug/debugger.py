@@ -1,7 +1,7 @@
-"""The debugger of a rank: ``breakpoint()`` in a cell, and a look back at what a cell raised.
+"""The debugger of a rank: ``breakpoint()`` in a cell, and a look back (post-mortem) at what a cell raised.
 
-The main thread stands in pdb and waits for commands, which the agent hands it from the lifeline; what pdb prints goes
-up the same way.
+The main thread is in pdb and waits for commands, which the agent receives over the lifeline and passes on; pdb's output
+is sent over the lifeline, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Debugger:
         shell: Callable[[], Any],
         lifeline: Lifeline,
     ) -> None:
-        """`shell` returns IPython's, which is there before the first cell."""
+        """`shell` returns IPython's shell, which exists before the first cell."""
         self._rank, self._cell, self._ledger, self._user_ns = rank, cell, ledger, user_ns
         self._shell, self._lifeline = shell, lifeline
         self._commands: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
@@ -50,22 +50,22 @@ class Debugger:
         self._answered = 0
         self._last: AtDebugger | None = None
         self.stops = False
-        """Whether ``breakpoint()`` stops: where somebody can type."""
+        """Whether ``breakpoint()`` stops: only if commands can be typed."""
         self.at_prompt = False
-        """The main thread waits for a command."""
+        """Whether the main thread waits for a command."""
         self.looking_back = False
-        """A look back is open: the rank is busy though no cell runs."""
+        """Whether a look back is open: the rank is busy then, though no cell runs."""
         self._error: BaseException | None = None
 
     @property
     def open(self) -> bool:
-        """Whether the rank stands in the debugger."""
+        """Whether the rank is in the debugger."""
         return self._last is not None and self._last.open
 
     # Called by the engine, in the main thread.
 
     def install(self, shell: Any) -> None:
-        """Take the place of every way into Python's own debugger."""
+        """Replace every entry point of Python's own debugger."""
         sys.breakpointhook = pdb.set_trace = self._break
         pdb.post_mortem = self._break_at_error
         ipython: Any = importlib.import_module("IPython.core.debugger")
@@ -77,7 +77,7 @@ class Debugger:
         shell.register_magic_function(debug, "line_cell", "debug")
 
     def begin_cell(self, number: int, stops: bool) -> None:
-        """What the cell before raised is let go of, with all its frames held."""
+        """Begin a cell: drop what the previous cell raised, and with it the variables of its frames."""
         self._number, self.stops = number, stops
         self.forget()
 
@@ -86,7 +86,7 @@ class Debugger:
         self._error = error
         self.stops = False
         if self._pdb is not None:
-            # pdb has every frame traced, up to those that run the engine.
+            # pdb traces every frame, up to those that run the engine.
             sys.settrace(None)
             frame: FrameType | None = sys._getframe()
             while frame is not None:
@@ -96,7 +96,7 @@ class Debugger:
             self._pdb = None
 
     def forget(self) -> None:
-        """Let go of what the last cell raised, and so of the variables of its frames."""
+        """Drop what the last cell raised, and with it the variables of its frames."""
         error, self._error = self._error, None
         if error is None:
             return
@@ -110,11 +110,11 @@ class Debugger:
         shell.last_execution_result = None
         seen: set[int] = set()
         while isinstance(error, BaseException) and id(error) not in seen:
-            # Whoever else holds the exception is to hold its words only.
+            # Other holders of the exception keep its message, but not its variables.
             seen.add(id(error))
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
-        gc.collect()  # what formatted the traceback, and pdb, keep the frames in circles
+        gc.collect()  # pdb and the traceback formatter leave the frames in reference cycles
 
     # Ways in.
 
@@ -141,7 +141,7 @@ class Debugger:
         return self.stops
 
     def look_back(self) -> None:
-        """Stay in the frames of what the last cell raised until told to quit. Raises RuntimeError if there is none."""
+        """Debug what the last cell raised, in its frames, until the user quits. Raises RuntimeError if it cannot."""
         error, rank = self._error, self._rank
         if error is None:
             raise RuntimeError(f"nothing to debug: the last cell of rank {rank} raised no error.")
@@ -155,13 +155,13 @@ class Debugger:
                 debugger.reset()
                 debugger.interaction(None, error.__traceback__)
         except KeyboardInterrupt:
-            pass  # it ends the look, and nothing else
+            pass  # it ends the look back, and nothing else
         finally:
             self.looking_back = False
             self._tell(open=False, stepping=False, text=debugger.take())
 
     def held(self) -> list[tuple[str, Any]]:
-        """Names and values in the frames of what the last cell raised, which live until the next one."""
+        """Names and values in the frames of what the last cell raised; they live until the next cell."""
         at, found = self._error.__traceback__ if self._error is not None else None, []
         while at is not None:
             if at.tb_frame.f_locals is not self._user_ns:
@@ -170,18 +170,18 @@ class Debugger:
         return found
 
     def _new_pdb(self) -> RankPdb:
-        while not self._commands.empty():  # meant for a stop that is over
+        while not self._commands.empty():  # meant for an earlier stop
             self._commands.get_nowait()
         return RankPdb(self._user_ns, self._ledger, self._read, self._went_on)
 
     # Commands and answers.
 
     def put(self, number: int, command: str) -> None:
-        """A command of the user's, from the agent's thread."""
+        """Queue a command of the user's. Called in the agent's thread."""
         self._commands.put((number, command))
 
     def resend(self) -> None:
-        """A new notebook is there."""
+        """Send the open prompt again, to a new notebook."""
         if self._last is not None and self._last.open:
             self._lifeline.send(self._last)
 

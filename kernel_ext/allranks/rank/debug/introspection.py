@@ -20,7 +20,7 @@ _MISSING = object()
 
 
 def install(shell: Any, rank: int) -> None:
-    """``x?`` and the pager print, and never call ``repr``: that would evaluate a pending collective on this rank."""
+    """Let ``x?`` and the pager print without ``repr``, which would evaluate a pending collective on this rank."""
 
     def pinfo(line: str, detail: int = 0) -> None:
         found = inspect(shell.user_ns, line.strip(), detail)
@@ -55,7 +55,7 @@ def complete(shell: Any, code: str, cursor: int) -> Completed:
 
 
 def find(user_ns: dict[str, Any], path: str) -> Any:
-    """The object a dotted path names, through modules and plain instance attributes only; `_MISSING` otherwise."""
+    """The object that a dotted path names, reached without evaluating a property; `_MISSING` if there is none."""
     root, *parts = path.split(".")
     value = user_ns.get(root, getattr(builtins, root, _MISSING))
     for part in parts:
@@ -66,7 +66,7 @@ def find(user_ns: dict[str, Any], path: str) -> Any:
 
 
 def inspect(user_ns: dict[str, Any], name: str, detail: int) -> dict[str, str] | None:
-    """What there is to say of a name: text without evaluating it; None when the rank does not know it."""
+    """Describe the value of a name as text without evaluating it; None if the rank does not know the name."""
     value = find(user_ns, name)
     if value is _MISSING:
         return None

@@ -1,4 +1,4 @@
-"""pdb on one rank of many: it reads and prints elsewhere, and computes nothing that would wait for other ranks."""
+"""pdb on one rank: it reads and prints in the notebook, and computes nothing that would wait for other ranks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from allranks.rank.collectives.ledger import Ledger
 from . import introspection
 
 NEVER_STOP_IN = ["allranks", "asyncio", "ipykernel", "ipyparallel", "IPython", "tornado", "traitlets", "zmq"]
-"""Modules that stepping passes through: what runs a cell, and what records its collectives."""
+"""Modules in which stepping never stops: they run a cell or record its collectives."""
 HARMLESS = {"shape", "dtype", "ndim", "size", "nbytes", "itemsize"}
-"""Attributes of an array that are known without computing it."""
+"""Attributes of an array that are known without evaluating the array."""
 KNOW_BY_TYPE = {"type", "id", "len", "isinstance"}
 MOST_TEXT = 100_000
-"""Characters of one answer."""
+"""Maximum number of characters in one answer."""
 ALONE = (
     "a collective called in the debugger of one rank would block, waiting for the others. "
     "Let the cell go on (c), or run a cell on all ranks"
@@ -33,7 +33,7 @@ ALONE = (
 
 
 class RankPdb(pdb.Pdb):
-    """`read` gives the next command, and gets what was printed since; `went_on(stepping)` is told when code runs on."""
+    """`read(printed)` sends the output and returns the next command; `went_on(stepping)` reports that code goes on."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RankPdb(pdb.Pdb):
         skip = [pattern for name in NEVER_STOP_IN for pattern in (name, f"{name}.*")]
         self._printed = io.StringIO()
         commands: Any = _Commands(lambda: read(self.take()))
-        # The user's .pdbrc is for another keyboard; and SIGINT is the engine's.
+        # The user's .pdbrc is meant for a terminal, and the engine handles SIGINT.
         super().__init__(stdin=commands, stdout=self._printed, skip=skip, nosigint=True, readrc=False)
         self.use_rawinput, self.prompt = False, ""
         self._user_ns, self._ledger, self._went_on = user_ns, ledger, went_on
@@ -59,13 +59,13 @@ class RankPdb(pdb.Pdb):
 
     @property
     def stepping(self) -> bool:
-        """Whether the code that goes on may come back to a prompt: not after a plain ``c``."""
+        """Whether the code that goes on may return to a prompt: not after a ``c`` without breakpoints."""
         return not self.quitting and (self.stoplineno != -1 or bool(self.get_all_breaks()))
 
-    # Where it stands.
+    # The stack, and where pdb stops.
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """The frames from the cell's own on, without those that run it; a look back starts in the user's own code."""
+        """The frames from the cell's on, without allranks' own; a look back starts in the innermost one of the user."""
         stack, at = super().get_stack(f, t)
         here = stack[at][0] if stack else None
         first = next((n for n, (frame, _) in enumerate(stack) if frame.f_globals is self._user_ns), 0)
@@ -85,10 +85,10 @@ class RankPdb(pdb.Pdb):
             self._went_on(done and frame is not None and self.stepping)
 
     def _cmdloop(self) -> None:
-        self.cmdloop()  # pdb's own would go on after a KeyboardInterrupt, which is to end it here
+        self.cmdloop()  # pdb's own would go on after a KeyboardInterrupt, which must end pdb here
 
     def stop_here(self, frame: FrameType) -> bool:
-        """Only in the user's code and what it calls: between its statements IPython runs its own."""
+        """Stop only in the user's code and what it calls: between a cell's statements, IPython's code runs."""
         return bool(super().stop_here(frame)) and self._of_user(frame)
 
     def _of_user(self, frame: FrameType | None) -> bool:
@@ -97,7 +97,7 @@ class RankPdb(pdb.Pdb):
         return frame is not None
 
     def user_call(self, frame: FrameType, argument_list: Any) -> None:
-        if self._of_user(frame.f_back):  # else it is the cell's next statement, whose first line comes at once
+        if self._of_user(frame.f_back):  # otherwise the cell's next statement begins, and pdb stops at its first line
             super().user_call(frame, argument_list)
 
     def user_return(self, frame: FrameType, return_value: Any) -> None:
@@ -107,29 +107,29 @@ class RankPdb(pdb.Pdb):
         super().user_return(frame, _Words(_told(return_value)) if waits(return_value) else return_value)
 
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
-        # bdb asks for it wherever a coroutine ends.
+        # bdb calls this wherever a coroutine ends.
         if not self.is_skipped_module(str(frame.f_globals.get("__name__"))):
             super().user_exception(frame, exc_info)
 
-    # What it computes and shows.
+    # Evaluation and display.
 
     def onecmd(self, line: str) -> bool:
         with self._alone():
             try:
                 return bool(super().onecmd(line))
-            except Exception as error:  # it must not be raised in the user's code
+            except Exception as error:  # the error must not be raised in the user's code
                 self.error(f"{type(error).__name__}: {error}")
                 return False
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """A command is computed on this rank only: what it prints is part of the answer; it may ask no other."""
+        """Context for a command on this rank only: its output is part of the answer, and it enters no collective."""
         self._ledger.refuse = self._ledger.refuse or ALONE
         try:
             with contextlib.redirect_stdout(self._printed):
                 yield
         finally:
-            if self._ledger.refuse is ALONE:  # else the world broke meanwhile, and stays refused
+            if self._ledger.refuse is ALONE:  # otherwise the world broke meanwhile, and collectives stay refused
                 self._ledger.refuse = None
 
     def default(self, line: str) -> None:
@@ -161,7 +161,7 @@ class RankPdb(pdb.Pdb):
         """clear [breakpoints]: without any, clear all."""
         if arg:
             super().do_clear(arg)
-        else:  # pdb would ask whether that is meant
+        else:  # pdb would ask for confirmation
             self.clear_all_breaks()
             self.message("All breakpoints cleared.")
 
@@ -183,7 +183,7 @@ class RankPdb(pdb.Pdb):
 
 
 def _more_follows(frame: FrameType) -> bool:
-    """Whether the cell has a statement behind the one that stands at the end of its frame."""
+    """Whether the cell has another statement after the one that has come to the end of its frame."""
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
     except SyntaxError:
@@ -192,21 +192,21 @@ def _more_follows(frame: FrameType) -> bool:
 
 
 class _Commands:
-    """Standard input, one command at a time."""
+    """Standard input for pdb, one command at a time."""
 
     def __init__(self, read: Callable[[], str]) -> None:
         self.readline = read
 
 
 class _Words(str):
-    """Shown as it is."""
+    """A string that is shown without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def would_wait(code: str, names: dict[str, Any]) -> list[str]:
-    """What `code` would compute that waits for a collective: arithmetic on it is lazy, calls and conditions are not."""
+    """The names that wait for a collective and that `code` would evaluate: by calls or conditions, not arithmetic."""
     try:
         tree = ast.parse(code.strip())
     except SyntaxError:
@@ -258,7 +258,7 @@ def _refusal(names: list[str]) -> str:
 
 
 def _told(value: Any) -> str:
-    """A value that must not be printed, in words."""
+    """Describe a value that must not be printed."""
     mx: Any = sys.modules["mlx.core"]
     what = f"a {type(value).__name__} with arrays"
     if isinstance(value, mx.array):

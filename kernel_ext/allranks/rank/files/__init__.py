@@ -1,4 +1,4 @@
-"""Files of the rank's host: what comes from the notebook's working folder, and from other hosts.
+"""Files on the rank's host: the copy of the notebook's working folder, fetched files, and files shared between hosts.
 
 Runs in: the ranks.
 Called by: ``rank.agent``.

@@ -10,18 +10,18 @@ import stat
 from allranks.messages.requests import FilePart, FilesFound, FileState, FoundFile
 
 MOST = 50_000
-"""Files that one answer names."""
+"""Maximum number of files in one answer."""
 
 
 def find(pattern: bytes) -> FilesFound:
-    """See `requests.FindFiles`. Folders are left out, and what is neither a file nor a folder."""
+    """See `requests.FindFiles`. Only regular files are returned."""
     folder, pattern = os.getcwdb(), os.path.expanduser(pattern)
     base, found, more = _base(folder, pattern), list[FoundFile](), 0
     for each in sorted(glob.iglob(pattern, recursive=True)):
         path = os.path.normpath(os.path.join(folder, each))
         try:
             now = os.stat(path)
-        except OSError:  # it has just gone, or is a link to nothing
+        except OSError:  # just removed, or a dangling link
             continue
         if not stat.S_ISREG(now.st_mode):
             continue
@@ -34,7 +34,7 @@ def find(pattern: bytes) -> FilesFound:
 
 
 def _base(folder: bytes, pattern: bytes) -> bytes:
-    """The folder that names are relative to."""
+    """The folder to which `FoundFile.name` is relative."""
     if not os.path.isabs(pattern) and b".." not in pattern.split(b"/"):
         return folder
     fixed = os.path.dirname(pattern)

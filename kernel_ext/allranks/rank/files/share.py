@@ -1,11 +1,12 @@
-"""What is shared, on this host: what others get from here, and what is received.
+"""Shared files on this host: both ends of a transfer, the one that offers files and the one that receives them.
 
-What is received goes to parts in a folder aside (``.allranks-…``), on the file system where it is to lie. The name of a
-part stands for the file's state at the source. So a share that was stopped goes on where it was, and a file that has
-changed meanwhile begins again. What lies in a part is compared with the source by digests before it counts.
+Received content goes to parts in a separate folder (``.allranks-…``) on the destination's file system. The name of a
+part is a hash of the file's path, size and mtime at the source. So a share that was stopped continues where it was, and
+a file that has changed since then begins again. The content of an existing part is compared with the source by digests
+before it counts.
 
-What was put in place is written down in the host's private state, and may be replaced by a later share as long as it is
-as it was put there.
+Files that were put in place are recorded in the host's private state. A later share may replace them as long as they
+are unchanged.
 """
 
 from __future__ import annotations
@@ -65,19 +66,19 @@ from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 from .share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 
 STREAMS = 4
-"""Connections to the host before this one: while a block is written, others are on their way."""
+"""Connections to the previous host in the chain, so that blocks arrive while another is written."""
 AT_ONCE = 256
-"""Blocks of small files that are asked for together."""
+"""Maximum number of blocks of small files in one request."""
 TRIES = 2
-"""How often a block is asked for that arrives damaged."""
+"""Attempts to receive a block undamaged."""
 FORGOTTEN_AFTER = 300.0
-"""Seconds without a question after which the notebook counts as gone, and nothing is listened for any more."""
+"""Seconds without a request after which the notebook counts as lost, and the transfer ends."""
 
 REMEMBERED = 64
 FEW = 1000
 """Up to this many files are fsynced one by one; for more, Linux syncs the whole file system."""
 LOOKS_EVERY = 1.0
-"""Seconds for which a folder counts as checked while files are put in place."""
+"""Seconds for which the check of a folder stays valid while files are put in place."""
 
 
 _manifests = msgspec.msgpack.Decoder(Manifest)
@@ -89,27 +90,27 @@ class _Part(SharedFile):
     def __init__(self, key: bytes, number: int, path: bytes, entry: Entry, *, compared: bool) -> None:
         super().__init__(key, number, path, entry.size, entry.mtime_ns)
         self.entry, self.compared = entry, compared
-        """Whether it is a file that others have made: it is equal to the source's, or in the way."""
+        """Whether `path` is an existing file that no share put there; the share fails if it differs from the source."""
         before = _stat(path)
         self.kept = before.st_size if before is not None else 0
-        """Bytes that are there already."""
+        """Bytes that exist already."""
 
     def block(self, block: int) -> tuple[bytes, bytes]:
         return self.noted(block), self.read(block)
 
     def read(self, block: int) -> bytes:
-        """What is there of it. Raises OSError."""
+        """The block as it is on this host's disk. Raises OSError."""
         return read_block(self.path, block)[0]
 
     def size_of(self, block: int) -> int:
         return min(BLOCK, self.size - block * BLOCK)
 
     def keeps(self, block: int) -> bool:
-        """Whether all of the block may be there already."""
+        """Whether the file is long enough to contain the whole block already."""
         return block * BLOCK + self.size_of(block) <= self.kept
 
     def make(self) -> None:
-        """Make the file; of one that is there, keep what is not too much. Raises OSError."""
+        """Create the file, or truncate an existing one to the source's size. Raises OSError."""
         descriptor = open_private(self.path, os.O_CREAT)
         try:
             os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, self.size))
@@ -117,7 +118,7 @@ class _Part(SharedFile):
             os.close(descriptor)
 
     def write(self, block: int, data: bytes | memoryview) -> None:
-        """Raises OSError, also where the file is gone: one that is made again would lack the blocks before."""
+        """Write a block. Raises OSError, also if the file is gone: a new file would lack the earlier blocks."""
         descriptor = open_private(self.path, os.O_CREAT if self.blocks == 1 else 0)
         try:
             write_all_at(descriptor, data, block * BLOCK)
@@ -129,7 +130,7 @@ class _Part(SharedFile):
 
 
 class RankShare:
-    """One transfer on this host. `files` by their number in the manifest; links and folders have no content."""
+    """One transfer on this host. `files` maps numbers in the manifest to files; links and folders have none."""
 
     def __init__(self, key: bytes, addresses: Sequence[str]) -> None:
         self.key = key
@@ -137,14 +138,14 @@ class RankShare:
         self.state: Literal["receives", "whole", "failed"] = "whole"
         self.moved = self.checked = 0
         self.why = self.elsewhere = ""
-        """Why it failed, and the name of the other host that this is about, if it is."""
+        """Why the transfer failed, and the name of the other host that caused it, if another did."""
         self._arrived = threading.Condition()
         self._stop = threading.Event()
         self._asked_at = time.monotonic()
         self.listener = BlockListener(addresses, key, self._block, self._tick)
 
     def asked(self) -> None:
-        """The notebook is there."""
+        """Record that the notebook has sent a request."""
         self._asked_at = time.monotonic()
 
     def progress(self) -> ShareState:
@@ -157,14 +158,14 @@ class RankShare:
             self.end()
 
     def end(self) -> None:
-        """Listen no more, and receive no more."""
+        """Stop listening and receiving."""
         self._stop.set()
         self.listener.close()
         with self._arrived:
             self._arrived.notify_all()
 
     def _block(self, number: int, block: int, within: float) -> tuple[bytes, bytes] | None:
-        """For another host, once it is here. Raises OSError, ContentChanged, LookupError."""
+        """A block for another host, None after `within` seconds. Raises OSError, LookupError, RuntimeError."""
         file = self.files[number]
         if isinstance(file, _Part):
             with self._arrived:
@@ -181,11 +182,11 @@ class RankShare:
 
 
 class ShareOffer(RankShare):
-    """The source's end of a transfer, on the host that has all files."""
+    """The offering end of a transfer, on the source host, which has all files."""
 
     @classmethod
     def of(cls, request: OfferShare, tree: SharedTree | None = None) -> tuple[ShareOffer, ShareOffered, bytes]:
-        """The answer's buffer is the manifest; `tree` is what was found before, if it could be read. Raises OSError."""
+        """The offer, its answer, and the manifest for the answer's buffer; `tree` comes from `find`. Raises OSError."""
         found, manifest = tree or listed(request.path)
         offer = cls(request.key, request.addresses)
         offer.files |= files_of(found, manifest, request.key)
@@ -199,7 +200,7 @@ class Acceptance(RankShare):
     def __init__(self, request: AcceptShare, entries: Sequence[Entry], parent: bytes) -> None:
         self._entries, self._overwrite = entries, request.overwrite
         path = os.path.join(parent, request.name)
-        # A link to another disk, say, is followed: what is shared lies there.
+        # Follow a link, for example to another disk: the files go to its target.
         self.folder = os.path.realpath(path) if os.path.isdir(path) else path
         self._tree = [entry.path for entry in entries] != [request.name]
         self._known = read_records(self.folder)
@@ -208,18 +209,18 @@ class Acceptance(RankShare):
         self._links = list[BlockLink | FromNotebook]()
         self.notebook = FromNotebook("")
         self._left = 0
-        """Blocks that are neither received nor compared."""
+        """Number of blocks neither received nor compared yet."""
         self._placing = threading.Lock()
         self._lock_file: int | None = None
         self._aside = self._choose_aside()
         self.to_make = list[Entry]()
-        """Links and folders that are not there."""
+        """Links and empty folders to create."""
         self.refused = list[tuple[bytes, str]]()
         super().__init__(request.key, request.addresses)
         self.state = "receives"
 
     def _choose_aside(self) -> Path:
-        """The folder for parts: on the file system where they are to lie."""
+        """The folder for parts, on the file system of their destination."""
         beside = os.path.dirname(self.folder)
         try:
             elsewhere = os.stat(self.folder).st_dev != os.stat(beside).st_dev
@@ -235,7 +236,7 @@ class Acceptance(RankShare):
 
     @classmethod
     def of(cls, request: AcceptShare, manifest: bytes) -> tuple[Acceptance | None, ShareAccepted]:
-        """What of it is here; None where nothing can be or has to be received and passed on. Raises OSError."""
+        """An acceptance and its answer; None for the acceptance if nothing can or need be received. Raises OSError."""
         entries = _manifests.decode(manifest).entries
         for entry in entries:
             _refuse_outside(entry, request.name)
@@ -253,10 +254,10 @@ class Acceptance(RankShare):
             return None, answer
         return acceptance, answer
 
-    # What is here.
+    # Find what is missing.
 
     def _look(self) -> ShareAccepted:
-        """Find out what is missing. Raises OSError."""
+        """Determine what is missing and what is in the way. Raises OSError."""
         if os.path.realpath(self.folder) in (os.path.realpath(os.path.expanduser(b"~")), b"/"):
             raise PermissionError("the home folder and the root of the file system are never written over")
         for number, entry in enumerate(self._entries):
@@ -271,7 +272,7 @@ class Acceptance(RankShare):
         answer.compared = sum(part.size for part in self.parts if part.compared)
         if answer.missing and not self.refused:
             self._aside.parent.mkdir(parents=True, exist_ok=True)
-            # Its name is known beforehand: another user could have made it, with links to our files as parts.
+            # Its name is predictable: another user could have created it, with links to our files as parts.
             make_private(self._aside)
             answer.identity, answer.taken = folder_identity(self._aside), not self._lock()
             answer.kept = 0 if answer.taken else self._forget_others()
@@ -311,21 +312,21 @@ class Acceptance(RankShare):
         return os.path.join(self.folder, entry.path.partition(b"/")[2]) if self._tree else self.folder
 
     def _lock(self) -> bool:
-        """Whether no other rank writes here: another one of ours would put half of a part in place."""
+        """Lock the folder of parts; False if another rank writes there, which would put half-written parts in place."""
         descriptor = open_private(self._aside / "lock", os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return False
-        except OSError:  # a file system without locks, where others may write at the same time
+        except OSError:  # a file system without locks: another rank may write at the same time
             os.close(descriptor)
             return True
         self._lock_file = descriptor
         return True
 
     def _forget_others(self) -> int:
-        """Remove parts of what is no longer shared, if we have the lock; returns the bytes of the others."""
+        """Remove parts of files no longer shared, if the lock is held; return the total size of the other parts."""
         ours, kept = {os.path.basename(part.path) for part in self.parts}, 0
         for name in os.listdir(os.fsencode(self._aside)):
             path = os.path.join(os.fsencode(self._aside), name)
@@ -339,8 +340,8 @@ class Acceptance(RankShare):
     # Receiving.
 
     def pull(self, host: str, ports: Sequence[tuple[str, int]]) -> None:
-        """Begin to receive: from the notebook where there are no ports. Raises OSError."""
-        # What may be in the way comes first.
+        """Start receiving from `host`, or from the notebook if `ports` is empty. Raises OSError."""
+        # Existing files are compared first: a difference makes the share fail.
         parts = sorted(self.parts, key=lambda part: not part.compared)
         for part in parts:
             if not part.compared and (part.blocks != 1 or part.kept):
@@ -365,11 +366,11 @@ class Acceptance(RankShare):
             pass
         except ReportedByOther as error:
             self._fail(str(error), error.host)
-        except Exception as error:  # of our own files: those of connections are handled where they are
+        except Exception as error:  # an error of this host's files, or Unreachable; `ask` retries a lost connection
             self._fail(error_text(error))
 
     def _next(self) -> list[tuple[_Part, int]]:
-        """What to ask for at once: as many of the blocks that are left as make up a full one."""
+        """The next blocks to request together: at most `AT_ONCE` blocks and `BLOCK` bytes."""
         blocks, size = list[tuple[_Part, int]](), 0
         with self._pending_lock:
             while self._pending and len(blocks) < AT_ONCE:
@@ -386,7 +387,7 @@ class Acceptance(RankShare):
                 self.state, self.why, self.elsewhere = "failed", why, elsewhere
 
     def _bring(self, link: BlockLink | FromNotebook, blocks: Sequence[tuple[_Part, int]]) -> None:
-        """Have these blocks, and know their digests. Raises RuntimeError, OSError and Stopped."""
+        """Receive blocks or compare existing ones, noting their digests. Raises RuntimeError, OSError, Stopped."""
         wanted = [(DIGEST_ONLY if part.keeps(block) else CONTENT, part.number, block) for part, block in blocks]
         for (part, block), (kind, *_), (digest, data) in zip(blocks, wanted, link.ask(wanted), strict=True):
             if kind == DIGEST_ONLY:
@@ -401,7 +402,10 @@ class Acceptance(RankShare):
     def _write(
         self, link: BlockLink | FromNotebook, part: _Part, block: int, digest: bytes, data: bytes | memoryview | None
     ) -> None:
-        """Write the block, which is asked for where it has not come with its digest, or is damaged."""
+        """Write the block; request it if `data` is None, and once more if it is damaged.
+
+        Raises RuntimeError if it stays damaged, and what `ask` and `write` raise.
+        """
         for _ in range(TRIES):
             if data is None:
                 digest, data = link.ask([(CONTENT, part.number, block)])[0]
@@ -426,19 +430,22 @@ class Acceptance(RankShare):
         super().end()
         for link in self._links:
             link.close()
-        with self._placing:  # what is put in place now is put there under the lock
+        with self._placing:  # wait for a running `put_in_place`, which needs the file lock
             self._unlock()
 
     def _unlock(self) -> None:
         if self._lock_file is not None:
             descriptor, self._lock_file = self._lock_file, None
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that a cell has forked may still have it open
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked by a cell may still have the file open
             os.close(descriptor)
 
     # Putting in place.
 
     def put_in_place(self) -> None:
-        """Raises RuntimeError where something has got in the way, and OSError; what is in place then is known to be."""
+        """Move the received files into place, and create links and folders.
+
+        Raises RuntimeError if a file may not be written, and OSError. Files already in place are then recorded.
+        """
         with self._placing:
             if self._stop.is_set():
                 raise RuntimeError("the share was stopped")
@@ -454,16 +461,16 @@ class Acceptance(RankShare):
                 shutil.rmtree(self._aside, ignore_errors=True)
 
     def _write_to_disk(self, parts: Sequence[_Part]) -> None:
-        """Have them safe on the disk, as the source has them. Raises OSError."""
+        """Flush the parts to disk and set the source's modes and mtimes. Raises OSError."""
         aside = os.fsencode(self._aside)
         if len(parts) > FEW and (syncfs := _syncfs()):
-            _sync(aside, syncfs)  # each by itself takes minutes where there are 100,000
+            _sync(aside, syncfs)  # fsync of each takes minutes for 100,000 files
         else:
             for part in parts:
                 _sync(part.path)
         for part in parts:
             with suppress(OSError):  # a file system without modes
-                os.chmod(part.path, part.entry.mode & 0o777)  # neither setuid nor setgid: its owner is another
+                os.chmod(part.path, part.entry.mode & 0o777)  # neither setuid nor setgid, since the owner differs
             os.utime(part.path, ns=(part.entry.mtime_ns, part.entry.mtime_ns))
         if parts:
             _sync(aside)
@@ -472,7 +479,7 @@ class Acceptance(RankShare):
         known, looked_at, folders, made = dict(self._known), 0.0, dict[bytes, str](), set[bytes]()
         try:
             for entry in sorted([*ready, *self.to_make], key=_order):
-                if time.monotonic() - looked_at > LOOKS_EVERY:  # once more: the others took time
+                if time.monotonic() - looked_at > LOOKS_EVERY:  # check folders again
                     looked_at, folders, made = time.monotonic(), {}, set()
                 self._refuse_place(entry, folders)
                 folder = os.path.dirname(self._place(entry))
@@ -488,7 +495,7 @@ class Acceptance(RankShare):
             write_records(self.folder, known)
 
     def _refuse_places(self, entries: Sequence[Entry]) -> None:
-        """Raises RuntimeError where one of them may not be written."""
+        """Raise RuntimeError if any entry may not be written."""
         folders = dict[bytes, str]()
         for entry in entries:
             self._refuse_place(entry, folders)
@@ -498,7 +505,7 @@ class Acceptance(RankShare):
             raise RuntimeError(f"{os.fsdecode(entry.path)}: {why}")
 
     def _in_the_way(self, entry: Entry, folders: dict[bytes, str]) -> str:
-        """Why the entry may not be written in its place, if so; `folders` keeps what was found out about these."""
+        """Why the entry may not be written, or an empty string; `folders` caches the results of `_unfit`."""
         path = self._place(entry)
         folder = os.path.dirname(path)
         if folder not in folders:
@@ -513,7 +520,7 @@ class Acceptance(RankShare):
         return "" if self._overwrite or self._is_as_put(entry, now) else NOT_PUT
 
     def _unfit(self, folder: bytes) -> str:
-        """Why nothing can be written in this folder, or in one that is to be made, if so."""
+        """Why nothing can be written in this folder, which may not exist yet; empty if it can."""
         inside = os.path.realpath(self.folder if self._tree else os.path.dirname(self.folder))
         if os.path.commonpath([inside, os.path.realpath(folder)]) != inside:
             return LINK_LEADS_OUT
@@ -522,12 +529,12 @@ class Acceptance(RankShare):
         return "" if os.path.isdir(folder) else IN_THE_WAY
 
     def _is_as_put(self, entry: Entry, now: os.stat_result) -> bool:
-        """Whether a share has put it there, and nothing has changed it since."""
+        """Whether a share put the file there and it is unchanged since."""
         known = self._known.get(entry.path)
         return known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
 
     def _make(self, entry: Entry) -> None:
-        """A link or a folder."""
+        """Create a link or a folder."""
         path = self._place(entry)
         if not entry.is_link:
             os.makedirs(path, exist_ok=True)
@@ -544,7 +551,7 @@ class Acceptance(RankShare):
 
 
 def _refuse_outside(entry: Entry, name: bytes) -> None:
-    """Raises PermissionError for what no source of ours sends."""
+    """Raise PermissionError for a path or link outside the shared folder, which no allranks source sends."""
     parts = entry.path.split(b"/")
     if parts[0] != name or any(part in (b"", b".", b"..") for part in parts) or name.startswith(b".allranks"):
         raise PermissionError(f"{os.fsdecode(entry.path)} leads out of the folder")
@@ -566,7 +573,7 @@ def _is_same(entries: Sequence[Entry], parent: bytes) -> bool:
 
 
 def _opened(path: bytes) -> os.stat_result:
-    """Its state once it is opened, since NFS asks its server only then. Raises OSError."""
+    """The state of the opened file, since NFS asks its server only on open. Raises OSError."""
     descriptor = open_to_read(path)
     try:
         return os.fstat(descriptor)
@@ -580,19 +587,19 @@ def _part_name(entry: Entry) -> bytes:
 
 
 def _order(entry: Entry) -> int:
-    """What refers to other files comes after these: links, and last the Hugging Face cache's refs to its snapshots."""
+    """Sort key: files, then links and folders, then refs, which in the Hugging Face cache refer to snapshots."""
     return 2 if b"/refs/" in entry.path else 0 if entry.is_file else 1
 
 
 def _refuse_changed(part: _Part) -> None:
-    """Raises RuntimeError where something has changed it since it arrived."""
+    """Raise RuntimeError if the part is no longer a regular file of the source's size."""
     now = _stat(part.path)
     if now is None or not stat.S_ISREG(now.st_mode) or now.st_size != part.size:
         raise RuntimeError(f"{os.fsdecode(part.path)} was changed by something else. Run the share again")
 
 
 def _syncfs() -> Callable[[int], int] | None:
-    """The call of Linux 5.8 and newer; before, it returned 0 although writing had failed."""
+    """The C function `syncfs` on Linux 5.8 and newer; older kernels return 0 even if writing failed."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if sys.platform != "linux" or version is None or (int(version[1]), int(version[2])) < (5, 8):
         return None
@@ -601,7 +608,7 @@ def _syncfs() -> Callable[[int], int] | None:
 
 
 def _sync(path: bytes, syncfs: Callable[[int], int] | None = None) -> None:
-    """Have the file or the folder written to the disk, or, by `syncfs`, all of its file system. Raises OSError."""
+    """Flush the file or folder to disk, or with `syncfs` its whole file system. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if syncfs is None:
@@ -621,7 +628,7 @@ def _stat(path: bytes) -> os.stat_result | None:
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """What goes wrong with files becomes a RuntimeError, whose message says all."""
+    """Turn an OSError into a RuntimeError with a complete message, including the path."""
     try:
         yield
     except OSError as error:
@@ -629,14 +636,14 @@ def in_words() -> Iterator[None]:
 
 
 class Shares:
-    """The transfers that this rank takes part in."""
+    """The transfers in which this rank takes part."""
 
     def __init__(self) -> None:
         self._open = dict[str, RankShare]()
         self._found: tuple[str, SharedTree | None] = ("", None)
-        """The last transfer for which something was looked for, and what was found."""
+        """The transfer of the last `find`, and the tree that it found."""
         self._ended = deque[str](maxlen=REMEMBERED)
-        """The last transfers that have ended: an offer or an acceptance may still be on its way."""
+        """The last transfers that ended; an `offer` or `accept` of them may still be running."""
         self._lock = threading.Lock()
 
     def find(self, request: FindShare) -> ShareFound:
@@ -652,14 +659,14 @@ class Shares:
 
     def accept(self, request: AcceptShare, manifest: bytes) -> ShareAccepted:
         for transfer in [name for name, share in list(self._open.items()) if isinstance(share, Acceptance)]:
-            self.end(transfer)  # of a notebook before, which has gone
+            self.end(transfer)  # left by an earlier notebook, which is gone
         acceptance, answer = Acceptance.of(request, manifest)
         if acceptance is not None:
             self._keep(request.transfer, acceptance)
         return answer
 
     def _keep(self, transfer: str, share: RankShare) -> None:
-        """Raises RuntimeError for a transfer that has ended meanwhile."""
+        """Register the share. Raises RuntimeError if the transfer has ended meanwhile."""
         with self._lock:
             ended = transfer in self._ended
             if not ended:
@@ -669,7 +676,7 @@ class Shares:
             raise RuntimeError("the share was stopped")
 
     def of(self, transfer: str) -> RankShare:
-        """Raises RuntimeError for one that has ended."""
+        """The share of this transfer. Raises RuntimeError if the transfer has ended."""
         with self._lock:
             share = self._open.get(transfer)
         if share is None:
@@ -678,7 +685,7 @@ class Shares:
         return share
 
     def accepted(self, transfer: str) -> Acceptance:
-        """The same, on a host that receives."""
+        """Same as `of`, but raises RuntimeError also if this host is the source."""
         share = self.of(transfer)
         if not isinstance(share, Acceptance):
             raise RuntimeError("this host is the source")

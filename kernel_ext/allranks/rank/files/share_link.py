@@ -1,10 +1,10 @@
-"""The connections by which a host gets the blocks of what is shared from another one.
+"""The connections over which a host receives blocks of shared files from another host.
 
 Both ends first prove that they know the transfer's key (`machine.keyed_connections`). The content is not encrypted,
 like that of collectives; each block comes with its digest, which only the hosts of the transfer can make.
 
-    receiver   what it wants: a kind, a file, a block; of small files, several           again and again
-    listener   for each: WAIT each second until it has the block; then DATA or FAILED
+    receiver   requests, each a kind, a file and a block; several at once for small files   (repeated)
+    listener   for each request: WAIT every second until it has the block, then DATA or FAILED
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from allranks.machine.keyed_connections import KeyedListener, end, prove, receiv
 from allranks.machine.shared_tree import BLOCK, CONTENT, DIGEST, WantedBlock, error_text
 
 IDLE = 60.0
-"""Seconds without a request, or in which nothing of an answer is taken, after which a connection is closed."""
+"""Seconds without a request, or without the receiver reading from a reply, after which a connection is closed."""
 SAYS_WAIT_EVERY = 1.0
-"""Seconds."""
+"""Seconds between two WAIT replies."""
 SILENCE = 8.0
 """Seconds without a byte after which a connection counts as lost."""
 CONNECTS_WITHIN = 4.0
 AGAIN_AFTER = 0.5
 """Seconds until a lost connection is opened again."""
 GIVES_UP_AFTER = 120.0
-"""Seconds without an answer after which the other host, or its disk, counts as gone."""
+"""Seconds without a reply after which the other host, or its disk, counts as lost."""
 FIRST_WITHIN = 30.0
-"""The same, before it has answered at all: a firewall, say."""
+"""The same before the first connection succeeds, which a firewall may prevent."""
 LONGEST_TEXT = 2000
-"""Bytes of the reason for a failure."""
+"""Maximum length, in bytes, of the reason for a failure."""
 
 SMALL = 1 << 16
 """Blocks of up to this many bytes are sent in one message with their header."""
@@ -43,11 +43,11 @@ WAIT, DATA, FAILED = 0, 1, 2
 _REQUEST, _REPLY = struct.Struct(">BIQ"), struct.Struct(">BI")
 
 Blocks: TypeAlias = Callable[[int, int, float], "tuple[bytes, bytes] | None"]
-"""Called with a file, a block and seconds: the digest and the block; None where it is not there in that time."""
+"""Called with file number, block number and timeout; returns digest and content, or None if the timeout expires."""
 
 
 class ReportedByOther(RuntimeError):
-    """The other host cannot give a block, and says why."""
+    """The other host reports that it cannot provide a block; the message is its reason."""
 
     def __init__(self, host: str, why: str) -> None:
         super().__init__(why)
@@ -63,17 +63,17 @@ class Stopped(Exception):
 
 
 class BlockListener:
-    """Lets hosts that know the key have `blocks`; `tick` is called every second, until `close`."""
+    """Serves `blocks` to hosts that know the key, and calls `tick` every second, until `close`."""
 
     def __init__(self, addresses: Sequence[str], key: bytes, blocks: Blocks, tick: Callable[[], None]) -> None:
-        """Raises OSError where it cannot listen at an address."""
+        """Raises OSError if it cannot listen at an address."""
         self._blocks, self._tick = blocks, tick
         self._open = set[_Serving]()
         self._listener = KeyedListener(addresses, key, self._serve, self._report, every=SAYS_WAIT_EVERY)
         self.ports = self._listener.ports
 
     def close(self) -> None:
-        """End all connections; no port is open any more then."""
+        """End all connections and close the ports."""
         self._listener.close()
 
     def _report(self) -> None:
@@ -101,7 +101,7 @@ class BlockListener:
                 if self._listener.closed:
                     return
                 serving.send(_REPLY.pack(WAIT, 0))
-        except (OSError, RuntimeError, LookupError) as error:  # our own files, not the connection
+        except (OSError, RuntimeError, LookupError) as error:  # from reading this host's files, not from the connection
             serving.fail(error_text(error))
             return
         digest, data = found
@@ -115,17 +115,17 @@ class BlockListener:
 
 
 class _Serving:
-    """A connection of a receiver: the thread that serves it reads, and the listener's says WAIT meanwhile."""
+    """A receiver's connection: its own thread reads blocks; meanwhile the listener's thread sends WAIT."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._sends = threading.Lock()
         self._since: float | None = None
-        """When it began to read the block that is wanted."""
+        """When reading of the requested block began; None while no block is being read."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While a block is read."""
+        """Record, for `report_reading`, that a block is being read."""
         self._since = time.monotonic()
         try:
             yield
@@ -138,12 +138,12 @@ class _Serving:
         send(self.connection, data)
 
     def fail(self, why: str) -> None:
-        """Say why the block cannot be had. Raises OSError."""
+        """Send FAILED with the reason. Raises OSError."""
         text = why.encode(errors="replace")[:LONGEST_TEXT]
         self.send(_REPLY.pack(FAILED, len(text)) + text)
 
     def report_reading(self) -> None:
-        """Say WAIT where a slow disk takes long, and fail where it takes too long."""
+        """Send WAIT while a slow disk reads; after `GIVES_UP_AFTER`, send FAILED and end the connection."""
         with self._sends, suppress(OSError):
             if self._since is None or (seconds := time.monotonic() - self._since) < SAYS_WAIT_EVERY:
                 return
@@ -151,13 +151,13 @@ class _Serving:
                 self.send(_REPLY.pack(WAIT, 0))
                 return
             self.fail(f"its disk gave nothing for {seconds:.0f} s")
-            end(self.connection)  # what the disk gives after all is not sent
+            end(self.connection)  # so a block that is read later is not sent
 
 
 class BlockLink:
-    """A connection to a host named `host`, opened again where it is lost, until `stop` is set.
+    """A connection to the host named `host`, reopened when it is lost, until `stop` is set.
 
-    Of several ports, which are on different networks of that host, the first that answers is used.
+    `ports` may be on different networks of that host; the first to which a connection succeeds is used.
     """
 
     def __init__(self, host: str, ports: Sequence[tuple[str, int]], key: bytes, stop: threading.Event) -> None:
@@ -166,7 +166,7 @@ class BlockLink:
         self._answered_at, self._gives_up_after = time.monotonic(), FIRST_WITHIN
 
     def ask(self, wanted: Sequence[WantedBlock]) -> list[tuple[bytes, bytes | memoryview]]:
-        """The digests of these blocks, in this order, and of those that are wanted with CONTENT the block.
+        """The digest of each block, in order, with its content if the kind is CONTENT.
 
         Raises ReportedByOther, Unreachable, and Stopped.
         """
@@ -193,7 +193,7 @@ class BlockLink:
         return [(bytes(content[:DIGEST]), memoryview(content)[DIGEST:]) for content in replies]
 
     def close(self) -> None:
-        """Also from another thread, which ends what waits for it."""
+        """Close the connection; from another thread, this also ends an `ask` that is waiting for a reply."""
         if (connection := self._socket) is not None:
             self._socket = None
             end(connection)
@@ -235,22 +235,22 @@ class BlockLink:
 
 
 class FromNotebook:
-    """In place of a `BlockLink`, shared by several threads, where the notebook's machine is the source without a rank.
+    """Replaces `BlockLink` if the source is the notebook's machine and no rank runs there; shared by several threads.
 
-    The notebook asks what is wanted, and sends it over the lifeline.
+    The notebook asks which blocks are wanted, and sends them over the lifeline.
     """
 
     def __init__(self, host: str) -> None:
         self.host = host
         self._changed = threading.Condition()
         self._wanted = dict[WantedBlock, bool]()
-        """Whether the notebook knows."""
+        """For each wanted block, whether the notebook was informed."""
         self._given = dict[WantedBlock, tuple[bytes, bytes]]()
         self._failed = ""
         self._closed = False
 
     def ask(self, wanted: Sequence[WantedBlock]) -> list[tuple[bytes, bytes]]:
-        """As `BlockLink.ask`. Raises ReportedByOther, and Stopped."""
+        """Same as `BlockLink.ask`. Raises ReportedByOther, and Stopped."""
         with self._changed:
             self._wanted |= dict.fromkeys(wanted, False)
             self._changed.notify_all()
@@ -262,7 +262,7 @@ class FromNotebook:
             return [self._given.pop(each) for each in wanted]
 
     def give(self, given: Mapping[WantedBlock, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[WantedBlock]:
-        """What the notebook sends; returns what is wanted and was not returned before; all of it with `again`."""
+        """Store blocks from the notebook; return wanted blocks not yet returned, or with `again` all wanted blocks."""
         with self._changed:
             self._failed = self._failed or failed
             for wanted in given.keys() & self._wanted.keys():
@@ -277,7 +277,7 @@ class FromNotebook:
             return news
 
     def close(self) -> None:
-        """End what waits for it."""
+        """Unblock every waiting `ask`, which raises Stopped, and every `give`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

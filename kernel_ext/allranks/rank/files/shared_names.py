@@ -1,6 +1,6 @@
-"""By which name cells find what was shared: a link for each name, in this user's private state on the host.
+"""The names by which cells find shared files: one link for each name, in this user's private state on the host.
 
-So all ranks of a host find it, those that were started later, too, and those of the next cluster.
+So all ranks of a host find them, including ranks that start later and ranks of the next cluster.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from allranks.machine.identity import this_machine
 from allranks.machine.shared_records import state_folder
 
 LONGEST = 200
-"""Characters of a name that is kept as it is; file systems take 255."""
+"""Maximum length of a quoted name; a longer name is hashed. File systems allow 255."""
 
 
 def shared(name: str) -> Path:
-    """The path on this rank's host of what ``%distributed share`` brought there.
+    """The path of a file or folder that ``%distributed share`` copied to this rank's host.
 
-    `name` is what was shared: its path, the last part of that, or the id of a repository on Hugging Face, with or
-    without the organization. For a repository, the path is that of its snapshot, which ``load`` takes. The name that
-    was shared last counts. Raises FileNotFoundError for what was not shared.
+    `name` is its path, the last component of its path, or the id of a Hugging Face repository, with or without the
+    organization. For a repository, the result is the path of its snapshot, which ``load`` accepts. If several shares
+    have the same name, the last one counts. Raises FileNotFoundError if nothing of that name was shared, or if the
+    file is no longer there.
     """
     link = _link(name)
     try:
@@ -39,7 +40,7 @@ def shared(name: str) -> Path:
 
 
 def give_names(names: Sequence[bytes], folder: bytes, repo: str) -> None:
-    """Let `shared` find it. Raises OSError."""
+    """Let `shared` find `folder`, or the snapshot in it if `repo` is set, by these names. Raises OSError."""
     target = snapshot(Path(os.fsdecode(folder))) if repo else Path(os.fsdecode(folder))
     for each in names:
         link = _link(os.fsdecode(each))
@@ -50,8 +51,8 @@ def give_names(names: Sequence[bytes], folder: bytes, repo: str) -> None:
 
 
 def snapshot(folder: Path) -> Path:
-    """The snapshot of a repository in the Hugging Face cache: that of `main`, or the newest."""
-    with suppress(OSError):  # of another branch only
+    """The repository's snapshot in the Hugging Face cache: of `main`, else the newest, else the folder itself."""
+    with suppress(OSError):  # the cache has other branches only
         main = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
         if main.is_dir():
             return main
@@ -63,4 +64,4 @@ def _link(name: str) -> Path:
     quoted = quote(os.fsencode(name), safe="")
     if len(quoted) > LONGEST:
         quoted = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return state_folder() / "shared" / this_machine() / f"name-{quoted}"  # home folders may be on a file server
+    return state_folder() / "shared" / this_machine() / f"name-{quoted}"  # hosts may share a home folder

@@ -1,11 +1,12 @@
 """The copy of the notebook's working folder on this host.
 
-Nothing is kept in memory: another rank of this host may go on where one has died. What was sent, and how it was on this
-host then, stands in the folder's own ``.allranks``. A file is replaced or removed only if it is still as it was sent.
+No state is kept in memory, so another rank of this host can continue if one dies. The folder's own ``.allranks`` lists
+the files that were sent, with their size and mtime on this host at that time. A file is replaced or removed only if it
+is unchanged since it was sent.
 
-Files are first written there (`put`), and put in place together (`commit`), so that a full disk or a lost connection
-leaves the folder as it was. If this process ends within `commit`, both the old and the new state of each file count as
-sent.
+`put` writes files to ``.allranks`` first, and `commit` moves them into place together. So a full disk or a lost
+connection leaves the folder unchanged. If this process ends within `commit`, both the old and the new state of each
+file count as sent.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from allranks.messages.requests.files import CHANGED, NOT_OURS
 from allranks.messages.wire import Buffer
 
 OURS = b".allranks"
-"""The folder in the folder for what is known of it."""
+"""Name of the folder, inside the copy, that holds the list of sent files and the incoming transfers."""
 FORGOTTEN_AFTER = 3600.0
 """Seconds after which a transfer that was neither committed nor dropped is removed."""
 LOCKED_WITHIN = 20.0
-"""Seconds to wait for another notebook that puts files in place."""
+"""Seconds to wait for another notebook that is committing files to the folder."""
 LINK = 0o120000
 IN_THE_WAY = "a folder or a file of another kind is in its place"
 
@@ -44,9 +45,9 @@ class Sent(msgspec.Struct, array_like=True, frozen=True):
     entry: FileEntry
     size: int
     mtime_ns: int
-    """Of the file on this host: its file system may round what was asked for."""
+    """mtime of the file on this host, whose file system may round the requested one."""
     origin: str
-    """The notebook's folder that it came from."""
+    """The notebook's folder from which the file came."""
 
     def is_intact(self, now: os.stat_result | None) -> bool:
         return now is not None and (now.st_size, now.st_mtime_ns) == (self.size, self.mtime_ns)
@@ -56,7 +57,7 @@ _decoder = msgspec.msgpack.Decoder(list[Sent])
 
 
 def open_folder(request: OpenFolder) -> FolderOpened:
-    """See `requests.OpenFolder`. Raises OSError, and PermissionError for a folder that is too much of this machine."""
+    """See `requests.OpenFolder`. Raises OSError; for the home folder and the root, PermissionError."""
     here, sample = os.fsencode(os.path.expanduser(request.here)), request.sample
     if sample and all(_is_same(os.path.join(here, path), inode, ctime) for path, inode, ctime in sample):
         return FolderOpened(request.here, same=True)
@@ -101,15 +102,15 @@ def drop(folder: str, transfer: str) -> None:
     incoming = _incoming(folder, transfer)
     gone = incoming.with_name(f"{transfer}-dropped")
     with suppress(FileNotFoundError):
-        incoming.rename(gone)  # parts that come late find nothing
+        incoming.rename(gone)  # a late `put` finds no folder and fails
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def commit(request: CommitFiles) -> FilesCommitted:
     """See `requests.CommitFiles`.
 
-    Raises OSError where a file cannot be put in place, and TimeoutError where another notebook does not let go of the
-    folder; what is in place then is known to be.
+    Raises OSError if a file cannot be put in place, and TimeoutError if another notebook does not release the folder's
+    lock. Files that were put in place before the OSError are listed as sent.
     """
     root, ours = os.fsencode(request.folder), _ours(Path(request.folder))
     incoming, origin = _incoming(request.folder, request.transfer), request.origin
@@ -120,7 +121,7 @@ def commit(request: CommitFiles) -> FilesCommitted:
         states = dict(known)
         for sent in ready.values():
             states[sent.entry.path] = (*known.get(sent.entry.path, ()), sent)
-        _write(ours, states)  # whatever comes, each file is then in one of the states that are written down
+        _write(ours, states)  # wherever `commit` fails, each file is in one of these states
         for path in request.remove:
             before = known.pop(path, ())
             if others := tuple(sent for sent in before if sent.origin != origin):
@@ -162,13 +163,13 @@ def _from(origin: str, states: Sequence[Sent]) -> list[Sent]:
 
 
 class _Parents:
-    """Whether the folders of files lie in the folder. Each is looked at once: for many files that takes long."""
+    """Checks that files lie inside the root. Results are cached by folder, since a check for each file takes long."""
 
     def __init__(self, root: bytes) -> None:
         self.root, self._real, self._inside = root, os.path.realpath(root), dict[bytes, bool]()
 
     def why_outside(self, path: bytes) -> str:
-        """Why the file is not in the folder, if so: by its path, or by a symbolic link on the way to it."""
+        """Why the file is outside the root, by its path or by a symbolic link on the way; empty if it is inside."""
         parts = path.split(b"/")
         if path.startswith(b"/") or b".." in parts or parts[0] == OURS:
             return "its path leads out of the folder"
@@ -180,12 +181,12 @@ class _Parents:
         return "" if known else "a symbolic link there leads out of the folder"
 
     def forget(self) -> None:
-        """A link was put in place: a folder may lead elsewhere."""
+        """Empty the cache after a link was put in place, since a cached folder may now lead elsewhere."""
         self._inside.clear()
 
 
 def _why_not(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: bool, new: Path) -> str:
-    """Why a file must not be written there; empty where it may."""
+    """Why `new` must not be moved to `path`; empty if it may."""
     target = os.path.join(parents.root, path)
     if why := parents.why_outside(path):
         return why
@@ -193,7 +194,7 @@ def _why_not(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: b
     if there is None or any(sent.is_intact(there) for sent in known):
         return ""
     if stat.S_ISDIR(there.st_mode):
-        return ""  # `os.replace` says so
+        return ""  # `os.replace` raises for it
     if overwrite or (stat.S_ISREG(there.st_mode) and _is_equal(new, target)):
         return ""
     return CHANGED if known else NOT_OURS
@@ -205,7 +206,7 @@ def _put_in_place(part: Path, target: bytes) -> None:
 
 
 def _prepared(incoming: Path, entry: FileEntry, origin: str) -> Sent:
-    """Make the file as it will be; returns what will be known of it. Raises OSError."""
+    """Give the received file its mode and mtime, or make it a link; return its entry for the list. Raises OSError."""
     if not incoming.exists():
         incoming.touch()  # an empty file has no pieces
     if incoming.stat().st_size != entry.size:
@@ -222,7 +223,7 @@ def _prepared(incoming: Path, entry: FileEntry, origin: str) -> Sent:
 
 
 def _removed(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: bool) -> str:
-    """Remove a file that was sent, and the folders that are empty without it; returns why it stays, if it does.
+    """Remove a sent file and the folders that become empty; return why the file stays, or an empty string.
 
     Raises OSError.
     """
@@ -245,7 +246,7 @@ def _removed(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: b
 
 
 def _remove_compiled(source: bytes) -> None:
-    """Remove what Python made of a source: else its folder would stay, and could be imported as a namespace package."""
+    """Remove the source's ``.pyc`` files: they would keep its folder, which Python imports as a namespace package."""
     folder, name = os.path.split(source)
     stem, extension = os.path.splitext(name)
     if extension != b".py":
@@ -258,7 +259,7 @@ def _remove_compiled(source: bytes) -> None:
 
 def _is_same(path: bytes, inode: int, ctime_ns: int) -> bool:
     try:
-        # Opened, since NFS asks its server only then.
+        # Open the file, since NFS asks its server for the current state only then.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return False
@@ -289,7 +290,7 @@ def _incoming(folder: str, transfer: str) -> Path:
 
 
 def _forget(incoming: Path, named: str) -> None:
-    """Remove old transfers, and those whose names begin with `named`, if that is not empty."""
+    """Remove old transfers; if `named` is not empty, also remove transfers whose names begin with it."""
     for each in incoming.iterdir():
         with suppress(OSError):  # another host that shares the folder may do the same
             if (named and each.name.startswith(named)) or time.time() - each.stat().st_mtime > FORGOTTEN_AFTER:
@@ -298,7 +299,7 @@ def _forget(incoming: Path, named: str) -> None:
 
 @contextmanager
 def _locked(ours: Path) -> Iterator[None]:
-    """Two notebooks may sync to one folder. Raises TimeoutError."""
+    """Hold the folder's lock, since two notebooks may sync to one folder. Raises TimeoutError."""
     deadline = time.monotonic() + LOCKED_WITHIN
     with open(ours / "lock", "w") as file:
         while True:
@@ -313,13 +314,13 @@ def _locked(ours: Path) -> Iterator[None]:
 
 
 def _read(ours: Path) -> dict[bytes, tuple[Sent, ...]]:
-    """All that was sent; each file with the states that it may be in."""
+    """The list of sent files: for each path, the states that the file may be in."""
     known = dict[bytes, tuple[Sent, ...]]()
     try:
         content = _decoder.decode((ours / "sent").read_bytes())
     except FileNotFoundError:
         return known
-    except msgspec.MsgspecError:  # damaged, or of another version: nothing counts as sent, so nothing is replaced
+    except msgspec.MsgspecError:  # damaged, or from another version: no file counts as sent, so none is replaced
         return known
     for sent in content:
         known[sent.entry.path] = (*known.get(sent.entry.path, ()), sent)

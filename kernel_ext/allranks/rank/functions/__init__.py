@@ -1,4 +1,4 @@
-"""MLX's functions as a rank has them: replaced so that they behave as MLX's do, transforms, streams, what is refused.
+"""MLX's functions in a rank: replacements that behave like them, transformations, streams, and refused operations.
 
 Runs in: a rank's main thread.
 Called by: ``rank.arrays``, ``rank.collectives`` and the rank's world.

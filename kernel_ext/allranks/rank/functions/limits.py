@@ -1,7 +1,7 @@
-"""What this world's backend cannot do is refused when it is asked for, before MLX hangs or ends the process.
+"""Refuses operations that the world's backend lacks when they are called, before MLX hangs or ends the process.
 
-MLX finds out only when the call is evaluated: deep inside ``mx.eval``, and for a ring's ``send`` to a rank that is no
-neighbour in a thread of its own, where the exception ends the process (0.32.4).
+MLX finds out only when the call is evaluated, deep inside ``mx.eval``. For a ring's ``send`` to a rank that is no
+neighbour, this is in a thread of its own, where the exception ends the process (0.32.4).
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from .replaced import is_replaced, leave_out_our_frames, replaced
 
 Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
-"""How each names the other rank: keyword and position."""
+"""The argument by which each operation names the other rank: keyword and position."""
 REDUCTIONS = ("all_sum", "all_max", "all_min")
 COLLECTIVES = (*REDUCTIONS, "all_gather")
-"""What every backend has."""
+"""The collectives that every backend has."""
 
 
 class Limits:
-    """The refusals of the world this rank is in; `checks` has those operations for which there is something to check.
+    """The refusals of the current world; `checks` has a check for each operation that may be refused.
 
-    A check takes the arguments of the call and raises NotImplementedError, which is a RuntimeError as MLX's own is.
+    A check takes the arguments of the call and raises NotImplementedError, which is a RuntimeError like MLX's own.
     """
 
     def __init__(self, changed: Callable[[], object] = lambda: None) -> None:
         self.checks: dict[str, Check] = {}
         self.dtypes: defaultdict[str, set[Any]] = defaultdict(set)
-        """The dtypes that each operation lacks, looked at for each call: a check would take 10 us of its 13."""
+        """The dtypes that each operation lacks, looked up at each call: a check would take 10 of the call's 13 us."""
         self.refuses_collectives = False
-        """Whether one of `COLLECTIVES` has a check, as in no backend so far."""
+        """Whether one of `COLLECTIVES` has a check, which is the case for no backend so far."""
         self._changed = changed
         self._refusals = Refusals({}, None, {}, {})
         self._rank, self._size = 0, 1
 
     def enter_world(self, refusals: Refusals, operations: tuple[str, ...], rank: int, size: int) -> None:
-        """A world was joined whose backend has these limits (see ``allranks_backends.limits``).
+        """Set the limits of the joined world's backend (see ``allranks_backends.limits``).
 
-        In a world of one rank MLX has nothing to send, and answers every operation itself.
+        In a world of one rank, nothing is refused: MLX has nothing to send, and answers every operation itself.
         """
         self._refusals, self._rank, self._size = refusals, rank, size
         self.checks.clear()
@@ -65,9 +65,9 @@ class Limits:
             self.checks["split"] = functools.partial(self._check, "split")
 
     def install(self, mx: Any) -> None:
-        """Have ``Group.split`` checked as well; harmless the second time.
+        """Let ``Group.split`` be checked as well; harmless the second time.
 
-        A group cannot be subclassed for the user, since MLX makes new ones by itself; but its class takes a method.
+        The user cannot be given a subclass, since MLX makes groups itself; but the class accepts another method.
         """
         group: Any = getattr(mx.distributed, "Group", None)
         if group is None or is_replaced(group.split):
@@ -98,7 +98,7 @@ class Limits:
             raise NotImplementedError(because)
 
     def refuse_dtype(self, op: str, dtype: Any, kwargs: Mapping[str, Any]) -> None:
-        """Refuse a call with a dtype that its operation lacks: one of `dtypes`; a group of one rank has all."""
+        """Raise NotImplementedError for one of `dtypes`, which the operation lacks; a group of one rank lacks none."""
         __tracebackhide__ = True
         group = kwargs.get("group")
         if group is not None and group.size() == 1:
@@ -106,16 +106,16 @@ class Limits:
         raise NotImplementedError(self._refused(op)[str(dtype).removeprefix("mlx.core.")].format(op=op))
 
     def _refused(self, op: str) -> Mapping[str, str]:
-        """Name of a dtype that the operation lacks, to the sentence that says so."""
+        """Maps the name of each dtype that the operation lacks to the sentence that says so."""
         return {**self._refusals.dtypes, **(self._refusals.reduced if op in REDUCTIONS else {})}
 
     def _stranger(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """Why the rank that is sent to or heard from is unreachable."""
+        """Why the rank to send to or receive from is unreachable; None if it is reachable."""
         if self._refusals.neighbours is None or op not in PEER:
             return None
         peer = _argument(PEER[op], args, kwargs)
         beside = sorted({(self._rank - 1) % self._size, (self._rank + 1) % self._size})
-        # A rank that does not exist is MLX's to refuse, which it does at once.
+        # MLX itself refuses a rank that does not exist, and does so at once.
         if not isinstance(peer, int) or not 0 <= peer < self._size or peer in beside:
             return None
         shown = " and ".join(map(str, beside))

@@ -1,9 +1,9 @@
-"""Callables that take the place of MLX's own in a rank, and that code cannot tell from them as far as Python allows.
+"""Callables that replace MLX's own in a rank, and that code cannot tell from them as far as Python allows.
 
 ``functools.wraps`` is not enough: a Python function binds as a method, has a signature, a ``__dict__`` and a
-``__wrapped__``, and can be pickled, and MLX's have none of these (0.32.4). So a replacement is an object that only
-calls: everything else is asked of the original. It is called through a slot named ``__call__``, which the type looks up
-without binding: 35 ns more than a function, half of what a method takes.
+``__wrapped__``, and can be pickled, and MLX's functions have none of these (0.32.4). So a replacement is an object that
+only calls, and passes everything else on to the original. It is called through a slot named ``__call__``, which the
+type looks up without binding. That takes 35 ns more than a function, half of what a method takes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from allranks.messages.reducers import REDUCERS, from_mlx
 
 Made = tuple[str, tuple[Any, ...], dict[str, Any]]
-"""The function of MLX that made something, by name, and the arguments it was called with."""
+"""The MLX function that made an object, by name, and the arguments of that call."""
 
 
 class _Kind(type):
-    """The type of replacements of one type, which answers as that one: `inspect` and `pydoc` ask it."""
+    """The type of each replacement type, which answers like the replaced type: `inspect` and `pydoc` ask it."""
 
     def __getattribute__(cls, name: str) -> Any:
         of = _kinds.get(cls)
-        own = of is None or name == "__dict__"  # Python 3.13 takes the __call__ in it
+        own = of is None or name == "__dict__"  # Python 3.13 looks up __call__ in it
         return type.__getattribute__(cls, name) if own else getattr(of, name)
 
     def __dir__(cls) -> list[str]:
@@ -32,9 +32,9 @@ class _Kind(type):
 
 
 _kinds: dict[type, type] = {}
-"""Each type of replacements, and what it is of."""
+"""Maps each replacement type to the type that it replaces."""
 _replacing: dict[type, type] = {}
-"""The other way round."""
+"""Maps each replaced type to its replacement type."""
 
 
 class _Replacement(metaclass=_Kind):
@@ -42,7 +42,7 @@ class _Replacement(metaclass=_Kind):
 
     def __getattribute__(self, name: str) -> Any:
         found = getattr(original := _original(self), name)
-        # Compiled functions answer with those of the user's function, and so these do.
+        # A compiled function returns these attributes of the user's function, and so does its replacement.
         if name in ("__call__", "__get__") and getattr(found, "__self__", None) is original:
             return object.__getattribute__(self, name)
         return found
@@ -59,9 +59,9 @@ _original = _slots["_original"].__get__
 
 
 def replaced(original: Any, call: Callable[..., Any], made: Made | None = None) -> Any:
-    """Something that calls `call` and is `original` in every other way.
+    """Return an object that calls `call` and is like `original` in every other way.
 
-    `made` is how another process can make it again; else it is known there by its name.
+    `made` is how another process can make it again; without `made`, it is found there by its name.
     """
     if isinstance(call, types.FunctionType):
         call.__annotations__ = {}  # MLX's have none (inspect.signature, Python 3.13)
@@ -77,7 +77,7 @@ def is_replaced(function: Any) -> bool:
 
 
 def original(function: Any) -> Any:
-    """MLX's own function behind a replacement; any other as it is."""
+    """MLX's own function behind a replacement; any other function unchanged."""
     return _original(function) if is_replaced(function) else function
 
 
@@ -94,7 +94,7 @@ def _kind(original: Any) -> type:
     if (known := _replacing.get(of)) is not None:
         return known
     names: dict[str, Any] = {"__slots__": (), "__module__": of.__module__, "__qualname__": of.__qualname__}
-    names["__doc__"] = property(lambda self: object.__getattribute__(_original(self), "__doc__"))  # as help() asks
+    names["__doc__"] = property(lambda self: object.__getattribute__(_original(self), "__doc__"))  # which help() reads
     if hasattr(of, "__get__"):
         names["__get__"] = _bound
     kind = _Kind(_name_in_messages(original), (_Replacement,), names)
@@ -104,7 +104,7 @@ def _kind(original: Any) -> type:
 
 
 def _name_in_messages(thing: Any) -> str:
-    """What Python calls the type of `thing` there: it may or may not begin with the module."""
+    """The name of the type of `thing` in Python's error messages; it may or may not begin with the module."""
     try:
         object.__setattr__(thing, "allranks", None)
     except AttributeError as error:

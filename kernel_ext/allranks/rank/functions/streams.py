@@ -1,10 +1,10 @@
-"""Collectives of two streams must not be on their way at once.
+"""Keeps collectives of two streams from being in flight at once.
 
-MLX runs streams side by side, and what ranks bring to a collective is matched by its order alone: on their way
-together, those of one stream may go first on one rank and those of the other on the next, and the sums are wrong. So
-it is after a generation with mlx-lm on the CPU, which leaves a step on its way on a stream of its own: half of the
-collectives that came next were wrong (mlx 0.32.4, mlx-lm 0.32.2; under mlx.launch too). So the one stream is waited
-for before a collective is asked for on another.
+MLX runs streams concurrently, and matches the collectives of ranks by their order alone. If collectives of two streams
+are in flight, one stream may go first on one rank and the other stream on the next, and the sums are wrong. This
+happens after a generation with mlx-lm on the CPU, which leaves a step in flight on a stream of its own: half of the
+collectives that came next were wrong (mlx 0.32.4, mlx-lm 0.32.2; under mlx.launch too). So before a collective is
+called on another stream, the previous stream is waited for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAKERS = ("new_stream", "new_thread_local_stream", "new_thread_unsafe_stream")
 
 
 class Turns:
-    """Which stream has the turn. `several` is False until a second one is made: to ask each time costs 0.2 us."""
+    """The stream whose turn it is. `several` is False until a second stream is made: each lookup costs 0.2 us."""
 
     def __init__(self, noticed: Callable[[], None]) -> None:
         self.several = False
@@ -47,17 +47,20 @@ class Turns:
         return call
 
     def take(self, mx: Any, asked_for: Any, *, wait: bool) -> None:
-        """A collective is about to be asked for on this stream (or device; None for the default one)."""
+        """Give the turn to the stream on which a collective is about to be called; `wait` for the previous one first.
+
+        `asked_for` is a stream, a device, or None for the default.
+        """
         before, self.stream = self.stream, _stream(mx, asked_for)
         if wait and before is not None and before != self.stream:
             try:
                 mx.synchronize(before)
             except RuntimeError as error:
-                if "in current thread" not in str(error):  # a CUDA stream can be waited for in its own thread alone
+                if "in current thread" not in str(error):  # a CUDA stream can be waited for only in its own thread
                     raise
 
     def forget(self) -> None:
-        """Nothing is on its way: a new world begins."""
+        """Forget the stream: a new world begins, and nothing is in flight."""
         self.stream = None
 
 

@@ -1,7 +1,7 @@
-"""Know when code runs inside ``mx.grad``, ``mx.vmap`` and their like: arrays there are tracers.
+"""Know when code runs inside ``mx.grad``, ``mx.vmap`` and similar transformations: arrays there are tracers.
 
-MLX does not tell a tracer from an array, so the functions that trace are wrapped once, when the rank starts.
-Differentiation in reverse builds the graph of its function as it would be without, and takes arrays from outside.
+MLX does not distinguish a tracer from an array, so the functions that trace are wrapped once, when the rank starts.
+Reverse-mode differentiation builds the graph of its function as without it, and accepts arrays from outside.
 ``mx.compile``, ``mx.vmap`` and the others do not: they are `closed`.
 """
 
@@ -13,29 +13,29 @@ from typing import Any
 from .replaced import Made, is_replaced, leave_out_our_frames, replaced
 
 NAMES = ("grad", "value_and_grad", "vmap", "checkpoint")
-"""They take a function and return one."""
+"""Transformations that take a function and return one."""
 DIRECT = ("vjp", "jvp")
-"""They take a function and call it."""
+"""Transformations that take a function and call it."""
 OPEN = frozenset({"grad", "value_and_grad", "vjp"})
-"""The others are closed."""
+"""Transformations that accept arrays from outside; the others are closed."""
 
 
 class Tracing:
-    """How many calls that may trace are under way."""
+    """Counts the calls under way that may trace."""
 
     __slots__ = ("closed", "depth", "finish", "unchained")
 
     def __init__(self) -> None:
         self.depth = 0
         self.closed = 0
-        """How many of them are closed."""
+        """How many of these calls are closed."""
         self.unchained = False
-        """Whether they called collectives that could not be chained (see `chain`)."""
+        """Whether these calls have called collectives that could not be chained (see `chain`)."""
         self.finish: Callable[[Any], None] = lambda result: None
-        """What is done then, when the outermost has returned `result`."""
+        """Called in that case with the `result` of the outermost call."""
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any, closed: bool) -> Any:
-        """Call it, and count it as tracing meanwhile."""
+        """Call `function`, and count the call as tracing meanwhile."""
         self.depth += 1
         self.closed += closed
         try:
@@ -52,7 +52,7 @@ class Tracing:
 
 
 TRACING = Tracing()
-"""This process's."""
+"""The state of this process."""
 
 
 def inside() -> bool:
@@ -70,7 +70,7 @@ def install(mx: Any) -> None:
 
 
 def noticed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`function`, which the transformation of that name has made, counted as tracing while it runs."""
+    """Wrap `function`, which is the transformation `name` or was made by it, so that its calls count as tracing."""
     closed = name not in OPEN
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -84,10 +84,10 @@ def noticed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _with_noticed_result(name: str, transform: Callable[..., Any]) -> Callable[..., Any]:
-    """A transformation whose results are pickled, by us, as what they were made of.
+    """Wrap a transformation so that our code pickles its results as the call that made them.
 
-    MLX's own passes for the function it was made of: a gradient becomes that function in another process, without an
-    error (0.32.4).
+    MLX's own result is pickled as the function from which it was made: in another process, a gradient becomes that
+    function, without an error (0.32.4).
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

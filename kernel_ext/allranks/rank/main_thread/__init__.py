@@ -1,4 +1,4 @@
-"""The main thread of a rank: the cell it runs, where it is in it, SIGINT, and the user's tasks and threads beside it.
+"""The main thread of a rank: the cell it runs, its position there, SIGINT, and the user's tasks and other threads.
 
 Runs in: a rank's main thread; the agent's thread reads, and interrupts.
 Called by: ``rank.debug``, ``rank.metrics``, ``rank.world``, ``rank.cell``, ``rank.agent``.

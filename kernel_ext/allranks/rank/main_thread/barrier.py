@@ -1,4 +1,4 @@
-"""``check=strict``: no rank enters a collective before all have said that they will enter the same one."""
+"""``check=strict``: no rank enters a collective before all ranks have announced the same one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .running_cell import RunningCell
 
 
 class Barrier:
-    """Where the main thread waits for the notebook to compare the ranks."""
+    """Makes the main thread wait until the notebook has compared the ranks."""
 
     def __init__(self, cell: RunningCell, ledger: Ledger, lifeline: Lifeline) -> None:
         self._cell, self._ledger, self._lifeline = cell, ledger, lifeline
@@ -22,7 +22,7 @@ class Barrier:
         self.closed = False
 
     def enter(self, record: Record) -> None:
-        """Ask and wait; raises RuntimeError where the ranks disagree or this rank is unblocked."""
+        """Announce a collective and wait. Raises RuntimeError if the ranks disagree or this rank is unblocked."""
         __tracebackhide__ = True
         self._opened.clear()
         self._refusal, self.closed = None, True
@@ -35,10 +35,10 @@ class Barrier:
             raise RuntimeError(self._refusal)
 
     def open(self, refusal: str | None) -> None:
-        """Let the main thread go on, or have it raise.
+        """Let the main thread go on, or make it raise RuntimeError with `refusal`.
 
-        If it raises, its collective does not count: where missing ranks enter what others wait in, they would enter it
-        alone.
+        If it raises, its collective does not count. Otherwise other ranks, which are made to enter collectives that
+        they missed, would enter this one alone.
         """
         self._refusal = refusal
         if refusal is not None and self.closed:

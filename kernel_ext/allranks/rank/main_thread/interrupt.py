@@ -1,4 +1,4 @@
-"""SIGINT in a rank: it stops the user's code, tells it that a collective was aborted, or waits for the cell's start."""
+"""SIGINT in a rank: it stops the user's code, reports an aborted collective, or takes effect once the code begins."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
 
 
 class Interrupt:
-    """What SIGINT does now. The main thread enters `allowed` and takes signals; the agent's thread sets the rest."""
+    """Decides what SIGINT does. The main thread enters `allowed` and handles signals; other threads set the rest."""
 
     def __init__(self, aborted: Aborted) -> None:
         self._aborted = aborted
         self.number = 0
         """The cell that began last."""
         self.unblocked = False
-        """The next signal comes with the collective that the main thread waited in: it did not take place."""
+        """Whether the next signal reports that the collective in which the main thread waited was aborted."""
         self._allowed = False
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
         self._stopped: int | None = None
@@ -26,7 +26,7 @@ class Interrupt:
         self._handler: Callable[[int, FrameType | None], None] | None = None
 
     def listen(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        """Have SIGINT call `handler` in the main thread, which calls this, now and whenever a cell begins."""
+        """Let SIGINT call `handler` from now on, set again whenever a cell begins. Called in the main thread."""
         self._handler = handler
         self._listen()
 
@@ -36,17 +36,17 @@ class Interrupt:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def begin_cell(self, number: int) -> None:
-        """In the main thread. An earlier cell that ignores SIGINT, or has a handler of its own, has it no more."""
+        """Begin a cell, in the main thread; replaces a SIGINT handler that an earlier cell has set."""
         self.number, self.unblocked = number, False
         self._listen()
 
     def stop(self, number: int) -> None:
-        """Cell `number`, whose code does not run yet, is to end as soon as it begins."""
+        """Stop cell `number`, whose code does not run yet, as soon as that begins."""
         self._stopped = number
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Within, SIGINT raises KeyboardInterrupt."""
+        """Let SIGINT raise KeyboardInterrupt within the context; raises it at once if the cell is already stopped."""
         try:
             self._allowed = True
             if self._stopped == self.number:
@@ -57,14 +57,14 @@ class Interrupt:
             self._allowed = False
 
     def on_signal(self, running: bool) -> None:
-        """SIGINT, in the main thread; whether a cell is `running`, the engine's part of it included."""
+        """Handle SIGINT, in the main thread; `running` says whether a cell is, the engine's part of it included."""
         unblocked, self.unblocked = self.unblocked, False
         if self._allowed:
             self._stopped = None
             if unblocked:
-                self._aborted.look()  # so that what failed is raised here, and not once more
+                self._aborted.look()  # so that a failure is raised here, and not a second time
             owed, self._aborted.owed = self._aborted.owed, None
-            if unblocked and owed is None:  # mx.eval has raised it where it returned
+            if unblocked and owed is None:  # mx.eval has raised it on returning
                 return
             if unblocked:
                 raise CollectiveAborted(owed)

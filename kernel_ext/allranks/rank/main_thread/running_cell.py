@@ -24,10 +24,10 @@ class RunningCell:
         self.number = 0
         self.running = False
         self.waits_since = 0
-        """Number of the last collective before those that this cell may wait in."""
+        """Number of the newest collective in which this cell cannot be waiting."""
         self.interrupt = Interrupt(ledger.aborted)
         self.file: str | None = None
-        """The file whose lines are the cell's: its own, or that of the function it calls, which `place` names."""
+        """The file to which the cell's line numbers refer: its own, or that of an applied function (see `place`)."""
         self.place = ""
         self._namespace = user_ns
         """The globals by which frames of the user's code are recognised."""
@@ -35,12 +35,12 @@ class RunningCell:
         """The asyncio tasks of earlier cells that were pending when this one began."""
 
     def enter(self, file: str | None, place: str = "", namespace: dict[str, Any] | None = None) -> None:
-        """Code of this file runs from here on: the cell's own, or a function that it calls, with globals of its own."""
+        """Set the code that runs from here on: the cell's own, or an applied function with globals of its own."""
         self.file, self.place = file, place
         self._namespace = self._ledger.user_ns = self._user_ns if namespace is None else namespace
 
     def run(self) -> None:
-        """Everything is prepared: the code runs next."""
+        """Mark the cell as running: everything is prepared, and its code runs next."""
         self._earlier_tasks = WeakSet(self._tasks.pending())
         self.running = True
 
@@ -62,7 +62,7 @@ class RunningCell:
     def line_of(self, frame: FrameType) -> tuple[int, str]:
         """The line of the cell that runs in `frame`, and its text.
 
-        A function that the user defined in an earlier cell runs for a line of this one: that line is returned.
+        For a function that the user defined in an earlier cell, it is the line of this cell that called the function.
         """
         found = frame
         at: FrameType | None = frame
@@ -75,7 +75,7 @@ class RunningCell:
         return found.f_lineno, linecache.getline(found.f_code.co_filename, found.f_lineno).strip()[:80]
 
     def collective(self, record: Record) -> LedgerEntry:
-        """A record as it is sent; with its line only if that is a line of the running cell."""
+        """A record as a ledger entry to send; its line is included only if that is a line of the running cell."""
         return record.entry(record.line if record.file == self.file else None)
 
     def current_collective(self) -> LedgerEntry | None:
@@ -92,5 +92,5 @@ class RunningCell:
         return not self.running or self._tasks.runs_one_of(self._earlier_tasks)
 
     def left_tasks(self) -> bool:
-        """Whether the cell is over, and tasks of the user's are pending."""
+        """Whether the cell is over, and the user's tasks are still pending."""
         return not self.running and bool(self._tasks.pending())

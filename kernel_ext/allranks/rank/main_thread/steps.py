@@ -1,4 +1,4 @@
-"""The steps of a loop on a rank, between which the main thread answers what the notebook asks."""
+"""The steps of a loop on a rank, between which the main thread answers questions of the notebook."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Steps:
     def __init__(self, main: MainThread, cell: RunningCell) -> None:
         self._main, self._cell = main, cell
         self._asked = deque[Callable[[], None]]()
-        """What the main thread is to do between two steps, or else once it is idle."""
+        """Functions that the main thread is to call between two steps, or else once it is idle."""
         self._last_cell = 0
-        """The cell that has ended a step last."""
+        """The last cell that has ended a step."""
 
     @property
     def in_cell(self) -> bool:
@@ -30,12 +30,12 @@ class Steps:
         return self._cell.runs(self._last_cell)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call a function in the main thread, between two steps or once that is idle."""
+        """Call a function in the main thread, between two steps or once the thread is idle."""
         self._asked.append(function)
         self._main.call(self._answer)
 
     def end(self) -> None:
-        """The user's code has ended a step, in any thread."""
+        """Note the end of a step of the user's code; in the main thread, answer questions. Called in any thread."""
         if self._last_cell == self._cell.number and not self._asked:
             return
         if self._main.is_current() and not transforms.inside():
@@ -47,7 +47,7 @@ class Steps:
             function = self._asked[0]
             try:
                 function()
-            finally:  # one that was interrupted has said so
+            finally:  # an interrupted function has reported that itself
                 self._asked.popleft()
 
 

@@ -14,7 +14,7 @@ _JUPYTER = frozenset({"IPython", "allranks", "ipykernel", "ipyparallel", "jupyte
 
 
 class Tasks:
-    """The tasks of the main thread's event loop, which may block that in a collective; called in any thread."""
+    """The tasks of the main thread's event loop, which may block that thread in a collective. Used in any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -40,7 +40,7 @@ class UserThreads:
         self._others: set[int | None] = set()
 
     def begin(self) -> None:
-        """Threads that start from here on are the user's, unless they are named as ours."""
+        """Count threads that start from here on as the user's, unless their names begin with ``allranks``."""
         self._others = {each.ident for each in threading.enumerate()}
 
     def exist(self) -> bool:

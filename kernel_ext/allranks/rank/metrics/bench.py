@@ -1,6 +1,6 @@
-"""Time one operation at one size, in all ranks that take part: warm up, check the values, then time each call.
+"""Time one operation at one size, in all ranks that take part: check the values, warm up, then time each call.
 
-It stands on nothing but a joined MLX world: the same loop runs in ranks started from a shell (`benchmarks.busbw`).
+It needs only a joined MLX world, so the same loop also runs in ranks started from a shell (`benchmarks.busbw`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ import numpy as np
 from allranks.messages.bench_payload import ITEM, usable_bytes
 
 FEWEST, MOST = 4, 1000
-"""Timed calls at least, however slow they are, and at most."""
+"""Minimum number of timed calls, however slow they are, and maximum."""
 WARM_UP = 0.2
-"""Share of the time of the timed calls that is spent before them."""
+"""Time for the warm-up, as a fraction of the time for the timed calls."""
 PATTERN = 97
-"""Elements after which values repeat: a prime, so that a block that lands in a wrong place shows."""
+"""Period of the values, in elements: a prime, so that a block in the wrong place is detected."""
 
 
 def measure(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None = None) -> Any:
-    """Seconds of each timed call, as a float64 array; `seconds` is about what all of them may take.
+    """Seconds of each timed call, as a float64 array; together they take about `seconds`.
 
-    Every rank of the world calls it alike, and gives `usable_bytes` of float32 to `op` in each call. With a `link`
-    (source, target) only those two do: `nbytes` travel there and back, and a time is half of that. All make the same
-    number of calls, since one of them decides it. Raises RuntimeError, on all of them, where a result is wrong.
+    Every rank of the world calls `measure` with the same arguments, and each call passes `usable_bytes` of float32 to
+    `op`. With a `link` (source, target) only these two ranks call it: `nbytes` travel there and back, and a time is
+    half of the round trip. One rank decides the number of calls for all. Raises RuntimeError on all ranks if a result
+    is wrong on any.
     """
     taking: _Taking = _Link(nbytes, *link) if link is not None else _Collective(op, nbytes)
     try:
-        taking.call()  # the first one connects and makes buffers
+        taking.call()  # the first call connects and allocates buffers
         _raise_if_wrong(taking, op, nbytes)
         before = taking.agreed(_fitting(WARM_UP * seconds, _timed(taking.call, 1)[0], fewest=2))
         calls = taking.agreed(_fitting(seconds, median(_timed(taking.call, before)), fewest=FEWEST))
@@ -46,7 +47,7 @@ def measure(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None =
 
 
 def in_cell(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None) -> None:
-    """`measure`, for a cell whose value the times become. As an expression they would become the user's ``_`` too."""
+    """Call `measure` and make the times the cell's value; as an expression they would also set the user's ``_``."""
     displayhook: Any = sys.displayhook  # IPython's, while a cell runs
     displayhook.exec_result.result = measure(op, nbytes, seconds, link)
 
@@ -58,7 +59,7 @@ def _fitting(seconds: float, each: float, *, fewest: int) -> int:
 def _timed(call: Callable[[], None], calls: int) -> Any:
     times, clock = np.empty(calls), time.perf_counter
     collected = gc.isenabled()
-    gc.disable()  # a collection of the user's objects is no part of a call
+    gc.disable()  # keep garbage collection out of the timings
     try:
         for i in range(calls):
             before = clock()
@@ -83,7 +84,7 @@ def _free_memory() -> None:
 
 
 def _values(rank: int, count: int) -> Any:
-    """What `rank` gives: whole numbers, so that sums of them are exact in float32."""
+    """The input of `rank`: whole numbers, so that their sums are exact in float32."""
     pattern = np.roll(np.arange(PATTERN, dtype=np.float32), 31 * rank)
     return _repeated(pattern, count)
 
@@ -93,23 +94,23 @@ def _repeated(pattern: Any, count: int) -> Any:
 
 
 class _Taking(Protocol):
-    """What is timed, and how its ranks agree."""
+    """The timed operation, and how its ranks agree on numbers."""
 
     def call(self) -> None:
-        """One call, evaluated."""
+        """Make one call and evaluate its result."""
 
     def right(self) -> bool:
-        """Whether the last call's result is what it must be on this rank."""
+        """Whether the last call's result is correct on this rank."""
 
     def total(self, number: int) -> int:
-        """The sum of what each rank gives."""
+        """The sum of `number` over all ranks that take part."""
 
     def agreed(self, number: int) -> int:
-        """The number of the rank that decides."""
+        """The `number` that the deciding rank passed."""
 
 
 class _Collective:
-    """An operation that all ranks of the world enter."""
+    """A collective that all ranks of the world enter."""
 
     def __init__(self, op: str, nbytes: int) -> None:
         import mlx.core as mx
@@ -151,7 +152,7 @@ class _Collective:
 
 
 class _Link:
-    """Bytes that go from one rank to another and back; no other rank takes part."""
+    """A transfer from one rank to another and back; no other rank takes part."""
 
     def __init__(self, nbytes: int, source: int, target: int) -> None:
         import mlx.core as mx

@@ -1,4 +1,4 @@
-"""Whether this process waits for a compiler: MLX has one make the CPU's kernels, as a child, and waits in ``mx.eval``.
+"""Detects that this process waits for a compiler, which MLX runs in ``mx.eval`` to build the CPU's kernels.
 
 The first compilation takes a second on a fast machine and minutes on a slow one, and looks like a hang.
 """
@@ -14,13 +14,13 @@ import psutil
 from allranks.messages.events import Compiler
 
 STANDS_FOR = 1.0
-"""Seconds the main thread stands in one place before its process's children are listed."""
+"""Seconds for which the main thread must stay at one location before this process's children are listed."""
 LOOK_EVERY = 1.0
 _COMPILER = re.compile(r"(.*-)?(g\+\+|gcc|clang\+\+|clang|c\+\+|cc|nvcc)(-[\d.]+)?")
 
 
 class CompilerWatch:
-    """To be asked with each report; lists the children only while the main thread stands still, each second."""
+    """Called for each report; lists the children once a second, but only while the main thread does not move."""
 
     def __init__(self) -> None:
         self._place: Any = None
@@ -28,7 +28,7 @@ class CompilerWatch:
         self._found: psutil.Process | None = None
 
     def look(self, place: Any, now: float) -> Compiler | None:
-        """The compiler that runs while the main thread is at `place` (None: no cell runs)."""
+        """The compiler that was found running, if the main thread is still at `place` (None: no cell runs)."""
         if place is None or place != self._place:
             self._place, self._since, self._found = place, now, None
         elif now - self._since >= STANDS_FOR and now - self._looked_at >= LOOK_EVERY:
@@ -48,12 +48,12 @@ def running() -> psutil.Process | None:
 def _is_compiler(process: psutil.Process) -> bool:
     try:
         return _COMPILER.fullmatch(process.name()) is not None
-    except psutil.Error:  # it has ended meanwhile
+    except psutil.Error:  # it has just ended
         return False
 
 
 def described(process: psutil.Process) -> Compiler | None:
-    """What it is and since when, in whole seconds."""
+    """The compiler's name and how long it has run, in whole seconds; None if it has ended."""
     try:
         return Compiler(process.name(), int(time.time() - process.create_time()))
     except psutil.Error:

@@ -1,6 +1,6 @@
-"""What the GPU that this rank computes on does, as NVIDIA's driver (NVML) or macOS tell without root.
+"""Readings of the GPU on which this rank computes, from NVIDIA's driver (NVML) or macOS, without root.
 
-Not run on a GPU yet: NVML is tested with a pretended driver, and macOS's figures in the form that others have printed.
+Not run on a GPU yet: NVML is tested with a fake driver, and the parsing of macOS's figures with published output.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from allranks.messages.events import Gpu
 
 IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-a", "-c", "IOAccelerator")
 IOREG_EVERY = 5.0
-"""Seconds between two calls of ioreg, each of which is a process."""
+"""Seconds between two calls of ioreg, since each starts a process."""
 IOREG_WITHIN = 2.0
 
 Asks = Callable[[], Gpu | None]
 
 
 class GpuMeter:
-    """Takes readings of the GPU; of none, as long as mlx is not imported."""
+    """Takes readings of the GPU, once mlx is imported."""
 
     def __init__(self) -> None:
         self._ask: Asks | None = None
 
     def read(self, *, tells_of_host: bool) -> Gpu | None:
-        """The GPU now; None if there is none. A Mac's ranks share it, so one of them tells of it (`tells_of_host`)."""
+        """The GPU now; None if there is none. Ranks of a Mac share one, so only one rank reads it (`tells_of_host`)."""
         if self._ask is None:
             mx: Any = sys.modules.get("mlx.core")
-            if not hasattr(mx, "device_info"):  # the main thread may be at the import
+            if not hasattr(mx, "device_info"):  # the main thread may be importing it
                 return None
             self._ask = _asks(mx)
         return self._ask() if tells_of_host or not isinstance(self._ask, AppleGpu) else None
 
 
 def _asks(mx: Any) -> Asks:
-    """How to ask for the GPU that MLX uses."""
+    """A function that reads the GPU that MLX uses."""
     if not mx.is_available(mx.gpu):
         return lambda: None
     told: dict[str, Any] = mx.device_info(mx.gpu)
@@ -51,7 +51,7 @@ def _asks(mx: Any) -> Asks:
 
 
 class NvidiaGpu:
-    """A GPU of NVIDIA's; a figure that its driver does not tell, or no NVML, is None."""
+    """An NVIDIA GPU. A figure is None if the driver does not report it, or without NVML."""
 
     def __init__(self, name: str, uuid: str, memory: int | None) -> None:
         self._known = Gpu(uuid, name, memory=memory)
@@ -93,7 +93,7 @@ class NvidiaGpu:
 
 
 class AppleGpu:
-    """The GPU of a Mac with Apple silicon, which shares the host's memory; macOS tells of no power without root."""
+    """The GPU of a Mac with Apple silicon, which shares the host's memory; macOS reports power only to root."""
 
     def __init__(self, name: str, memory: int) -> None:
         self._told = Gpu("", name, memory=memory)
@@ -101,7 +101,7 @@ class AppleGpu:
         self._asked_at = -IOREG_EVERY
 
     def __call__(self) -> Gpu:
-        """Ask macOS, if that was not done lately."""
+        """Ask macOS if the last reading is `IOREG_EVERY` old; return the newest reading."""
         if time.monotonic() - self._asked_at >= IOREG_EVERY:
             self._asked_at = time.monotonic()
             with suppress(OSError, subprocess.SubprocessError, ValueError, plistlib.InvalidFileException):
@@ -110,7 +110,7 @@ class AppleGpu:
 
 
 def _with_statistics(gpu: Gpu, listed: bytes) -> Gpu:
-    """`gpu`, with what ``ioreg`` lists of the first accelerator; ValueError if that is no list in XML."""
+    """`gpu` with the figures that ``ioreg`` lists for the first accelerator. Raises ValueError for invalid XML."""
     accelerators = plistlib.loads(listed)
     found: dict[str, Any] = accelerators[0].get("PerformanceStatistics", {}) if accelerators else {}
     busy, used = found.get("Device Utilization %"), found.get("In use system memory")
@@ -124,5 +124,5 @@ def _with_statistics(gpu: Gpu, listed: bytes) -> Gpu:
 
 
 def _rounded(value: float) -> int:
-    """To three figures, so that a GPU at rest is not news all the time."""
+    """Round to three significant digits, so that the readings of an idle GPU stay equal."""
     return round(float(f"{value:.3g}"))

@@ -1,4 +1,4 @@
-"""What the host says of its memory, its swapping and its temperature, without root."""
+"""The host's memory, swapping, throttling and temperature, read without root."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import psutil
 
 CGROUPS = Path("/sys/fs/cgroup")
 THROTTLED = "devices/system/cpu/cpu*/thermal_throttle/package_throttle_count"
-"""In ``/sys``: how often a processor was slowed down since it had become too hot (Intel; unknown elsewhere)."""
+"""Files in ``/sys`` that count how often a processor was slowed down because it was too hot (Intel only)."""
 SLOW_EVERY = 5.0
-"""Seconds between two readings of what takes milliseconds."""
+"""Seconds between two readings of temperature and throttling, which take milliseconds."""
 UNLIMITED = 1 << 60
-"""Bytes from which on a cgroup's limit is none."""
+"""A cgroup whose limit is this many bytes or more has none."""
 
 
 class _Group(NamedTuple):
@@ -27,29 +27,29 @@ class _Group(NamedTuple):
     used: Path
     details: Path
     inactive: str
-    """What `details` calls memory that the kernel can take back at once."""
+    """The name, in `details`, of memory that the kernel can reclaim at once."""
 
 
 class Hardware:
-    """Takes readings, one after the other."""
+    """Takes readings; rates and throttling refer to the time since the previous reading."""
 
     def __init__(self) -> None:
         self._groups = list[_Group]()
-        with suppress(OSError):  # only Linux has it
+        with suppress(OSError):  # Linux only
             self._groups += _groups(Path("/proc/self/cgroup").read_text())
         self._swapped = _swapped()
         self._counts = list(Path("/sys").glob(THROTTLED))
         self._throttled = self._throttle_count()
         self._at = time.monotonic()
         self._slow: dict[str, Any] = {}
-        """What was read last of that which takes milliseconds."""
+        """The last reading of temperature and throttling."""
         self._slow_at = self._at
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that programs here can use in all, and bytes that are in use.
+        """Bytes of memory that programs can use in total, and bytes in use.
 
-        Those of the control group that is closest to its limit, as in a container or a scheduler's job, or else of the
-        host.
+        The figures are those of the control group with the least memory left, as in a container or a scheduler's job,
+        or of the host if that has less.
         """
         host = psutil.virtual_memory()
         total, left = host.total, host.available
@@ -61,21 +61,21 @@ class Hardware:
         return total, total - left
 
     def read(self) -> dict[str, Any]:
-        """Bytes a second swapped in and out since the last reading, whether a processor was throttled, and degrees."""
+        """Bytes a second swapped in and out since the last reading, throttling, and the highest temperature in °C."""
         now, swapped = time.monotonic(), _swapped()
         seconds = max(now - self._at, 1e-9)
         if now - self._slow_at >= SLOW_EVERY or not self._slow:
             self._slow, self._slow_at = self._read_slowly(), now
         found: dict[str, Any] = dict(self._slow)
         if swapped is not None and self._swapped is not None:
-            # Two figures, so that what hardly changes is no news.
+            # Two significant digits, so that small changes do not count.
             found["swap_rate"] = float(f"{max(0, swapped - self._swapped) / seconds:.2g}")
         self._at, self._swapped = now, swapped
         return found
 
     def _read_slowly(self) -> dict[str, Any]:
         found = dict[str, Any]()
-        read = getattr(psutil, "sensors_temperatures", dict)  # only Linux and FreeBSD have it
+        read = getattr(psutil, "sensors_temperatures", dict)  # Linux and FreeBSD only
         with suppress(OSError):
             degrees = [each.current for sensors in read().values() for each in sensors if each.current]
             found["temperature"] = float(round(max(degrees))) if degrees else None
@@ -85,14 +85,14 @@ class Hardware:
         return found
 
     def _throttle_count(self) -> int | None:
-        """How often processors were throttled since the host was started."""
+        """How often processors were throttled since the host started."""
         with suppress(OSError, ValueError):
             return sum(int(file.read_text()) for file in self._counts) if self._counts else None
         return None
 
 
 def _groups(membership: str) -> Iterator[_Group]:
-    """Control groups that limit this process's memory, from ``/proc/self/cgroup``: its own, and those around it."""
+    """Control groups that limit this process's memory: its own and its ancestors, from ``/proc/self/cgroup``."""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "memory":
@@ -110,7 +110,7 @@ def _groups(membership: str) -> Iterator[_Group]:
 
 
 def _number(file: Path) -> int:
-    """Raises ValueError for ``max``."""
+    """The number in the file. Raises ValueError for ``max``."""
     return int(file.read_text())
 
 
@@ -123,9 +123,9 @@ def _inactive(group: _Group) -> int:
 
 
 def _swapped() -> int | None:
-    """Bytes that were swapped in and out since the host was started; on macOS those in the swap files now."""
+    """Bytes swapped in and out since the host started; on macOS, bytes in the swap files now."""
     with suppress(OSError, RuntimeError):
         swap = psutil.swap_memory()
-        # On macOS, psutil counts pages that are read from any file.
+        # On macOS, psutil also counts pages read from ordinary files as swapped in.
         return int(swap.used if sys.platform == "darwin" else swap.sin + swap.sout)
     return None

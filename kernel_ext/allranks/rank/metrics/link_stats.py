@@ -1,8 +1,8 @@
-"""What travelled over each link, read from the ring's own sockets: no code of the user's is touched or slowed.
+"""Traffic of each link, read from the ring's own sockets, without touching or slowing the user's code.
 
 Linux: ``TCP_INFO`` (``struct tcp_info`` of ``linux/tcp.h``; the counters of bytes came with 4.1). macOS:
 ``TCP_CONNECTION_INFO`` (``struct tcp_connection_info`` of ``netinet/tcp.h``); written from the header, not run there.
-Memory that ranks share (MPI on one host) and RDMA are not counted: their links stay unknown.
+Shared memory (MPI on one host) and RDMA are not counted: such links stay unknown.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from .thread_times import time_used
 _TCP_INFO = 11
 _TCP_CONNECTION_INFO = 0x106
 ASLEEP_AFTER = 3.0
-"""Seconds between two readings after which the process, or its machine, was stopped meanwhile."""
+"""If two readings are this many seconds apart, the process or its machine was suspended in between."""
 
 
 class Reading(NamedTuple):
-    """What one socket's kernel says of it."""
+    """The kernel's figures for one socket."""
 
     sent: int
-    """Bytes the peer has acknowledged."""
+    """Bytes that the peer has acknowledged; on macOS, bytes sent."""
     rtt: float
     """Seconds."""
     retransmits: int
     """Segments sent again."""
     queued: int
-    """Bytes sent that the peer has not acknowledged."""
+    """Bytes in the send buffer, which the peer has not acknowledged."""
 
 
 class LinkStats:
-    """The rank's side of its links, from `join` to the next."""
+    """This rank's end of its links; each `join` starts a new set."""
 
     def __init__(self) -> None:
         self._sockets: dict[int, list[int]] = {}
@@ -60,9 +60,10 @@ class LinkStats:
         neighbours: Mapping[int, Collection[int]],
         threads: Collection[int] = (),
     ) -> None:
-        """Know the sockets of a new ring by their ports: `mine` are listened on, for the left neighbour.
+        """Find the sockets of a new ring among `descriptors`, by their ports.
 
-        `neighbours` maps each of the two to its ports, the left one first where they differ. `threads` are the ring's.
+        `mine` are this rank's listening ports, to which the left neighbour connects. `neighbours` maps each neighbour
+        to its ports; if there are two, the left one is first. `threads` are the ring's threads.
         """
         sockets: dict[int, list[int]] = {peer: [] for peer in neighbours}
         left = next(iter(neighbours), None)
@@ -81,11 +82,11 @@ class LinkStats:
         self._sockets, self._threads, self._used = sockets, threads, None
 
     def leave(self) -> None:
-        """The ring is gone, and its descriptors may become anything."""
+        """Forget the ring's sockets, since their descriptors may be reused."""
         self._sockets = {}
 
     def read(self) -> list[LinkReading]:
-        """Each neighbour's link now; one whose sockets are closed is left out."""
+        """A reading of each neighbour's link; a link with a closed socket is left out."""
         now, links = time.monotonic(), []
         for peer, descriptors in list(self._sockets.items()):
             readings = [reading for each in descriptors if (reading := read(each)) is not None]
@@ -111,10 +112,10 @@ class LinkStats:
         return links
 
     def stalled(self, links: Collection[LinkReading]) -> float | None:
-        """Seconds in which a transfer was pending and no byte of this rank's arrived anywhere; `links` as read now.
+        """Seconds for which a transfer has been pending without any peer acknowledging bytes; `links` were just read.
 
-        0 where bytes move or no transfer is pending, None where that cannot be known. A rank whose collective waits for
-        a computation has no transfer pending: the ring's threads sleep.
+        0 if bytes move or no transfer is pending, None if that cannot be determined. While a collective waits for a
+        computation, no transfer is pending: the ring's threads sleep.
         """
         used, before = time_used(self._threads) if self._sockets else None, self._used
         self._used = used
@@ -128,7 +129,7 @@ class LinkStats:
 
 
 def read(descriptor: int) -> Reading | None:
-    """What the kernel counts on a TCP socket; None where it is closed, or this system does not tell."""
+    """The kernel's figures for a TCP socket; None if it is closed, or the system does not report them."""
     try:
         if sys.platform == "linux":
             info = _getsockopt(descriptor, _TCP_INFO, 136)
@@ -156,7 +157,7 @@ def _queued(descriptor: int) -> int:
 
 
 def _getsockopt(descriptor: int, option: int, size: int) -> bytes:
-    # Told its kind, Python asks the descriptor nothing; `detach` leaves it open.
+    # With family, type and protocol given, Python does not query the descriptor; `detach` leaves it open.
     each = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
     try:
         return each.getsockopt(socket.IPPROTO_TCP, option, size)
@@ -165,7 +166,7 @@ def _getsockopt(descriptor: int, option: int, size: int) -> bytes:
 
 
 def _ports(descriptor: int) -> tuple[int, int] | None:
-    """Local and remote port of a connected socket."""
+    """Local and remote port of a connected IPv4 TCP socket; None for any other descriptor."""
     try:
         each = socket.socket(fileno=descriptor)
     except OSError:
@@ -181,12 +182,12 @@ def _ports(descriptor: int) -> tuple[int, int] | None:
 
 
 def interface_of(address: str) -> str | None:
-    """Name of the interface that has this address."""
+    """Name of the interface with this address, or None."""
     return next((name for name, has in psutil.net_if_addrs().items() if address in (one.address for one in has)), None)
 
 
 def _interface(descriptor: int) -> tuple[str | None, float | None]:
-    """Name of the interface that has the socket's address, and the bits a second it claims."""
+    """Name of the interface with the socket's address, and its nominal speed in bits a second; None if unknown."""
     each = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
     try:
         address: Any = each.getsockname()[0]
@@ -195,7 +196,7 @@ def _interface(descriptor: int) -> tuple[str | None, float | None]:
         return None, None
     finally:
         each.detach()
-    if within:  # the same host: the kernel sends it through loopback, whatever interface has the address
+    if within:  # the same host: the kernel uses loopback, whatever interface has the address
         address = "127.0.0.1"
     name = interface_of(address)
     if name is None:

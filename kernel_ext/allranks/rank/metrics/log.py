@@ -1,7 +1,7 @@
-"""``log(loss=..., step=...)``: figures that the code on a rank tells, on their way to the notebook.
+"""``log(loss=..., step=...)``: sends figures from the code on a rank to the notebook.
 
-A call costs a few microseconds and never waits for other ranks. What was logged is numbered and kept for a notebook
-that comes later, which drops by number what it has.
+A call costs a few microseconds and never waits for other ranks. Calls are numbered and kept for a notebook that
+connects later; it drops, by number, the calls that it already has.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from allranks.rank.functions import transforms
 from allranks.rank.main_thread.running_cell import RunningCell
 
 KEEP = 20_000
-"""Calls kept, a few megabytes."""
+"""Maximum number of calls kept, a few megabytes."""
 AT_ONCE = 2_000
-"""Calls in one message."""
+"""Maximum number of calls in one message."""
 EVERY = 0.1
-"""Seconds between two messages while a cell runs; so 20,000 calls a second reach the notebook."""
+"""Seconds between two messages while a cell runs, so that up to 20,000 calls a second reach the notebook."""
 MOST_HELD = 16
-"""Values held that still wait for a collective."""
+"""Maximum number of held values that still wait for a collective."""
 
 LogFunction = Callable[..., None]
 
 
 class Log:
-    """What `function`, which every rank has as ``log``, was told."""
+    """Collects the calls of `function`, which every rank has as ``log``."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Log:
         end_step: Callable[[], None],
         lifeline: Lifeline,
     ) -> None:
-        """`group` returns the world's, and `broken` whether collectives of the world were aborted.
+        """`group` returns the world's group, and `broken` whether collectives of the world were aborted.
 
         `end_step` is called at the end of each call.
         """
@@ -56,27 +56,28 @@ class Log:
         self._lock = threading.Lock()
         self._calls: deque[LogCall] = deque(maxlen=KEEP)
         self._count = self._told = 0
-        """Calls there were, and of those the ones a notebook was told of."""
+        """Number of calls so far, and number of calls that were sent to a notebook."""
         self._told_at = 0.0
         self._next_step = 0.0
         self._of: float | None = None
-        """Steps that there will be, as the last call said."""
+        """Total number of steps, as passed to the last call."""
         self._held: list[tuple[float, float, str, Any]] = []
         self._left: dict[str, int] = {}
         self.function = self._make()
 
     def _make(self) -> LogFunction:
         def log(*nameless: Any, step: float | None = None, of: float | None = None, **values: Any) -> None:
-            """Tell the notebook figures: ``log(loss=0.31, accuracy=0.9, step=100, of=1000)``.
+            """Send figures to the notebook: ``log(loss=0.31, accuracy=0.9, step=100, of=1000)``.
 
-            Values are numbers, or arrays of one element, which are evaluated, as ``.item()`` would. An array that
-            waits for a collective is not: all ranks must enter that, and ``log`` may be called on one. Its value is
-            taken once the code has evaluated it; what is still pending at the cell's end is named, and lost. `step` is
-            the one after the last of the cell if it is not given, from 0 on. `of` is the number of steps that there
-            will be: the chart says how long they will take.
+            Values are numbers, or arrays of one element, which are evaluated as by ``.item()``. An array that waits
+            for a collective is not evaluated, since all ranks must enter the collective and ``log`` may be called on
+            one rank only. Its value is logged once the code has evaluated it; a value still pending at the end of the
+            cell is lost, and its name is printed. `step` defaults to the previous step of the cell plus 1, starting
+            at 0. `of` is the total number of steps, from which the chart estimates the remaining time.
 
-            `%distributed watch log` draws it, `cluster.logged()` has it as a DataFrame. Raises TypeError for what is
-            no number, and RuntimeError inside a function that mx.compile, mx.grad or mx.vmap traces.
+            `%distributed watch log` draws the values; `cluster.logged()` returns them as a DataFrame. Raises TypeError
+            for a value that is not a number, and RuntimeError inside a function traced by mx.compile, mx.grad or
+            mx.vmap.
             """
             __tracebackhide__ = True
             if nameless:
@@ -115,7 +116,10 @@ class Log:
         return number
 
     def _waits(self, name: str, value: Any) -> bool:
-        """Whether a value is an array that only all ranks together can compute."""
+        """Whether the value is an array that waits for a collective.
+
+        Raises RuntimeError inside a traced function, and TypeError for a complex array that waits.
+        """
         __tracebackhide__ = True
         if not hasattr(value, "shape") or not type(value).__module__.startswith("mlx"):
             return False
@@ -140,12 +144,12 @@ class Log:
             self._left[name] = self._left.get(name, 0) + 1
 
     def _settle(self, *, over: bool = False) -> None:
-        """Take the values that the code has evaluated meanwhile; where the cell is `over`, all that need no other."""
+        """Log the held values that the code has evaluated; if the cell is `over`, all that need no collective."""
         held, self._held = self._held, []
-        if self._broken():  # what was evaluated since is invalid
+        if self._broken():  # values evaluated since then are invalid
             return
         arrays = [array for *_, array in held]
-        # What graph an array is part of takes long to find out: not at each call.
+        # `waiting` may draw the graph, which takes too long for each call.
         waits = waiting(arrays) if over or computed.reader is None else set(map(id, filter(is_pending, arrays)))
         for entry in held:
             step, at, name, array = entry
@@ -159,13 +163,13 @@ class Log:
             self._calls.append(LogCall(self._cell.number, step, at, values, self._of))
             self._count += 1
             first = self._count == self._told + 1
-        if first:  # the agent knows itself when the next message is due
+        if first:  # for later calls, `tick` has returned when the next message is due
             self._lifeline.wake()
 
     def end_cell(self) -> str:
-        """Called in the main thread when a cell is over; returns what to say of values that were never computed."""
-        self._next_step, self._of = 0.0, None  # ranks that logged more or less often in this cell are in step again
-        with suppress(RuntimeError):  # MLX's, of what could not be computed: the word that the cell is over must go
+        """Finish a cell, in the main thread; return a message about values that were never computed, else empty."""
+        self._next_step, self._of = 0.0, None  # all ranks start the next cell at step 0
+        with suppress(RuntimeError):  # MLX could not compute a value; the end of the cell must still be reported
             self._settle(over=True)
         for _step, _at, name, _array in self._held:
             self._left[name] = self._left.get(name, 0) + 1
@@ -180,11 +184,11 @@ class Log:
         )
 
     def forget_told(self) -> None:
-        """A notebook has connected: it is told all that is kept."""
+        """Send all kept calls again, since a notebook has connected."""
         self._told = 0
 
     def tick(self, now: float) -> float:
-        """Send what is due, in the agent's thread; returns the seconds until more may be."""
+        """Send calls that are due, in the agent's thread; return the seconds until the next message may be due."""
         if self._told == self._count or not self._lifeline.connected:
             return float("inf")
         due = self._told_at + EVERY
@@ -195,7 +199,7 @@ class Log:
         return EVERY if self._told < self._count else float("inf")
 
     def send_rest(self) -> None:
-        """Send all there is, in the agent's thread: the word that the cell is over comes next."""
+        """Send all remaining calls, in the agent's thread, before the end of the cell is reported."""
         while self._lifeline.connected and self._send():
             pass
 
@@ -211,7 +215,7 @@ class Log:
 
 
 def _number(name: str, value: Any) -> float:
-    """Raises TypeError, which says what was given."""
+    """The value as a float. Raises TypeError with the type or shape of a value that is not a number."""
     __tracebackhide__ = True
     shape = getattr(value, "shape", ())
     if math.prod(shape) != 1:

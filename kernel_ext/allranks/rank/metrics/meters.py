@@ -1,4 +1,4 @@
-"""What this process and its host use: memory, processor time, links; what the main thread is blocked in."""
+"""Resource use of this process and its host: memory, CPU time, links; whether the main thread is blocked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .traffic import Traffic
 
 @dataclass(frozen=True)
 class Reading:
-    """Everything at one moment."""
+    """All readings at one moment."""
 
     memory: Memory
     cpu: float
@@ -47,9 +47,9 @@ class Meters:
         self.traffic = Traffic(ledger or Ledger())
         self.tells_of_host = False
         self.address: str | None = None
-        """At which the other hosts reach this one."""
+        """The address at which the other hosts reach this one."""
         self.cuda = False
-        """Whether MLX computes on an NVIDIA GPU, for which it does not wait on a lock."""
+        """Whether MLX computes on an NVIDIA GPU; MLX waits for the GPU without a lock."""
         self._moved: tuple[str, int, int, float] | None = None
         self._machine: dict[str, Any] = {}
         self._hardware = Hardware()
@@ -58,7 +58,7 @@ class Meters:
         self._at = time.monotonic()
 
     def read(self) -> Reading:
-        """Everything, for a report."""
+        """Take all readings for a report."""
         machine = self.machine() if self.tells_of_host else None
         links = tuple(self.wire.read())
         stalled = self.wire.stalled(links)
@@ -68,7 +68,7 @@ class Meters:
     def machine(self) -> Machine:
         """The host: model, chip and cores, memory in bytes, load as a share of all its cores since the last call.
 
-        Memory and load are rounded, so that a host that rests is not news all the time.
+        Memory and load are rounded, so that the reports of an idle host stay equal.
         """
         if not self._machine:
             self._machine = {**model(), "cores": psutil.cpu_count()}
@@ -83,7 +83,7 @@ class Meters:
         )
 
     def _network(self) -> dict[str, Any]:
-        """What the interface towards the other hosts carried since the last call."""
+        """Traffic, since the last call, of the interface that connects this host to the others."""
         name = interface_of(self.address) if self.address else None
         counted = psutil.net_io_counters(pernic=True).get(name) if name else None
         if name is None or counted is None:
@@ -93,7 +93,7 @@ class Meters:
         self._moved = (name, counted.bytes_sent, counted.bytes_recv, now)
         found: dict[str, Any] = {"interface": name}
         if before is not None and before[0] == name and now > before[3]:
-            # Two figures, so that the keep-alives of an idle host are no news.
+            # Two significant digits, so that the keep-alives of an idle host do not count as a change.
             found["sent_rate"] = float(f"{(counted.bytes_sent - before[1]) / (now - before[3]):.2g}")
             found["received_rate"] = float(f"{(counted.bytes_recv - before[2]) / (now - before[3]):.2g}")
         return found
@@ -102,7 +102,7 @@ class Meters:
         """Bytes: the process's resident memory; MLX's active, peak and cached memory (None before mlx is imported)."""
         mx: Any = sys.modules.get("mlx.core")
         asked = ("get_active_memory", "get_peak_memory", "get_cache_memory")
-        imported = all(hasattr(mx, name) for name in asked)  # the main thread may be at it
+        imported = all(hasattr(mx, name) for name in asked)  # the main thread may be importing it
         return Memory(self._process.memory_info().rss, *(getattr(mx, name)() if imported else None for name in asked))
 
     def cpu(self) -> float:
@@ -117,12 +117,12 @@ class Meters:
         return times.user + times.system
 
     def main_thread_asleep(self) -> bool | None:
-        """Whether the main thread waits on a lock, as it does inside a collective; None where that cannot be known.
+        """Whether the main thread waits on a lock, as it does inside a collective; None if that cannot be determined.
 
-        Linux names the system call a thread is in: a futex for a lock, another for ``time.sleep`` or a read. The field
-        may be hidden (hardened kernels); then the thread's state alone must do. macOS has no such files.
+        Linux shows which system call a thread is in: futex for a lock, another for ``time.sleep`` or a read. Hardened
+        kernels may hide the file; then only the thread's state is read. macOS has no such files.
         """
-        # The main thread's id is the process's; threading's native_id is still the parent's after a fork (3.11).
+        # The main thread's id equals the process's; threading's native_id is still the parent's after a fork (3.11).
         task = f"/proc/self/task/{os.getpid()}"
         try:
             with open(f"{task}/syscall") as file:
@@ -144,7 +144,7 @@ def _may_wait_for_cuda(call: Sequence[str]) -> bool:
 
     MLX 0.32.4 waits for the GPU in CUDA's driver (``cudaEventSynchronize`` of a blocking event, which polls, or
     ``cudaStreamSynchronize``, which spins), and for the CPU's collectives in ``cuda::atomic_ref::wait``, which yields
-    and naps. Read in the sources; not seen on a GPU. Python's own ``time.sleep`` sleeps until a point in time.
+    and naps. Read in the sources; not seen on a GPU. Python's ``time.sleep`` differs: it sleeps until a point in time.
     """
     number, flags = call[0], call[2] if len(call) > 2 else ""
     return number in _CUDA_WAITS or (number == _CLOCK_NANOSLEEP and flags == "0x0")
@@ -154,4 +154,4 @@ _ARM = os.uname().machine == "aarch64"
 _FUTEX = "98" if _ARM else "202"
 _CLOCK_NANOSLEEP = "115" if _ARM else "230"
 _CUDA_WAITS = frozenset({"running", *(("73", "124", "101", "29") if _ARM else ("7", "271", "24", "35", "16"))})
-"""Spinning, or in ppoll (poll too on x86-64), sched_yield, nanosleep or ioctl."""
+"""Spinning, or in ppoll (also poll on x86-64), sched_yield, nanosleep or ioctl."""

@@ -1,4 +1,4 @@
-"""Processor time of this process's threads: those of a ring spin while a transfer is pending, and sleep otherwise.
+"""CPU time of this process's threads: a ring's threads spin while a transfer is pending, and sleep otherwise.
 
 Linux: ``/proc``. macOS: ``libproc``; written from ``sys/proc_info.h``, not run there.
 """
@@ -16,11 +16,11 @@ from typing import Any
 
 _LIST_THREADS, _THREAD_INFO = 6, 5
 _MOST = 4096
-"""Threads listed on macOS."""
+"""Maximum number of threads listed on macOS."""
 
 
 def threads() -> set[int]:
-    """All of this process; empty where the system does not tell."""
+    """The ids of all threads of this process; empty if the system does not report them."""
     try:
         if sys.platform == "linux":
             return {int(name) for name in os.listdir("/proc/self/task")}
@@ -34,7 +34,7 @@ def threads() -> set[int]:
 
 
 def time_used(those: Collection[int]) -> int | None:
-    """What those of them that run used so far, in the system's own unit; None where that cannot be read."""
+    """Total CPU time of those threads that can be read, in the system's own unit; None if none can be read."""
     used = [one for one in map(_time_of, those) if one is not None]
     return sum(used) if used else None
 

@@ -1,4 +1,4 @@
-"""What this rank's code asked of ``mx.distributed``, counted from the ledger by the agent's thread."""
+"""Calls and bytes that this rank's code passed to ``mx.distributed``, counted from the ledger by the agent's thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from allranks.messages.events import OpTotals
 from allranks.rank.collectives.ledger import Ledger
 
 UNRECORDED = "not kept"
-"""Calls that came so fast that the ledger had dropped them before they were counted: their bytes are unknown."""
+"""Calls so frequent that the ledger dropped their entries before they were counted; their bytes are unknown."""
 
 
 class Traffic:
@@ -22,13 +22,13 @@ class Traffic:
         self._before: tuple[int, float] = (0, time.monotonic())
 
     def count(self) -> None:
-        """Take in what is new; to be called often enough that the ledger still has it."""
+        """Count new calls; must be called often enough that the ledger still has their entries."""
         if self._ledger.seq == self._seq:
             return
         seq, kinds = self._ledger.kinds_since(self._seq)
         if len(kinds) == self._ledger.keep and (missed := seq - self._seq - len(kinds)) > 0:
             self._add(UNRECORDED, 0, missed)
-        # Calls share kinds. Told apart by what they hold, shapes and dtypes, they would take ten times as long.
+        # Calls share kinds, so compare kinds by identity: comparing shapes and dtypes takes ten times as long.
         known = {id(kind): kind for kind in kinds}
         for each, calls in Counter(map(id, kinds)).items():
             op, shape, dtype = known[each][:3]
@@ -43,7 +43,7 @@ class Traffic:
         self._nbytes += nbytes * calls
 
     def read(self) -> tuple[float, tuple[OpTotals, ...]]:
-        """Bytes a second asked for since the last time, and the totals of each operation."""
+        """Bytes a second passed to collectives since the last call, and the totals of each operation."""
         self.count()
         now = time.monotonic()
         before, at = self._before

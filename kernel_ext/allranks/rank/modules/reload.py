@@ -118,7 +118,7 @@ class Reloader:
     def _loaded_stat(self, path: str, read: dict[str, Stat]) -> Stat:
         """The stat of the version that was loaded.
 
-        Modules that were loaded before the reloader was there, or by another kind of loader, are not in `read`. Such a
+        Modules that were loaded before the reloader existed, or by another kind of loader, are not in `read`. Such a
         module counts as changed if its file is newer than the reloader.
         """
         if known := read.get(path) or self._loaded.get(path):
@@ -157,9 +157,9 @@ class Reloader:
         return Prepared(list(reload.executed), list(removed))
 
     def _take_back(self) -> None:
-        """Use modules again whose files were gone and are back, as after `git checkout` of another branch.
+        """Reuse removed modules whose files are back, as after `git checkout` of another branch.
 
-        Their instances would be those of no class that can be imported otherwise.
+        Otherwise, the classes of their instances could no longer be imported.
         """
         for name, source in list(self._dropped.items()):
             if name in sys.modules:  # imported again since
@@ -170,7 +170,7 @@ class Reloader:
                 del self._dropped[name]
 
     def _is_orphan(self, name: str) -> bool:
-        """Whether its package is not loaded: the import of that failed, and the next one is to import this again."""
+        """Whether the module's package is not loaded: that import failed, and the next must import the module again."""
         package = name.rpartition(".")[0]
         if not package or package in sys.modules:
             return False
@@ -180,7 +180,7 @@ class Reloader:
             return False
 
     def _compared(self) -> tuple[dict[str, _Source], list[str]]:
-        """Modules that have changed, and names of those whose file is gone."""
+        """The modules that have changed, and the names of modules whose files are gone."""
         for name in [name for name in self._sources if self._is_orphan(name)]:
             _drop(name, self._sources.pop(name).module)
         stats: dict[str, Stat | None] = {}
@@ -190,9 +190,9 @@ class Reloader:
         if gone:
             time.sleep(MISSING_FOR)
             stats.update((path, _stat_or_none(path)) for path in gone)
-        # A file that cannot be asked about now (a file server that does not answer) counts as unchanged.
+        # A file whose state cannot be read now (a file server does not answer) counts as unchanged.
         unchanged = (None, _UNKNOWN)
-        sources = sorted(self._sources.items())  # alike on all ranks: modules may call collectives
+        sources = sorted(self._sources.items())  # the same order on all ranks: modules may call collectives
         changed = {name: source for name, source in sources if stats[source.path] not in (*unchanged, source.stat)}
         return changed, [name for name, source in sources if stats[source.path] is None]
 
@@ -265,7 +265,7 @@ class _Folder:
         return origin if self.has(origin) else None
 
     def describe(self, error: BaseException, failed: str) -> str:
-        """One line on what a module raised; `failed` is its file, for errors that no frame belongs to."""
+        """One line about what a module raised; `failed` is its file, for errors without a frame in the folder."""
         file, line = failed, 0
         if isinstance(error, SyntaxError) and error.filename and self.has(error.filename):
             file, line = error.filename, error.lineno or 0
@@ -311,8 +311,8 @@ class _Reload:
                 yield parent, child, parent.__dict__.get(child, _MISSING), source.module
 
     def execute(self) -> None:
-        """Import the changed modules as in a new process, so that each is executed before what imports it needs it."""
-        importlib.invalidate_caches()  # files that are new may be imported
+        """Import the changed modules as in a new process, so that each is executed before its importers use it."""
+        importlib.invalidate_caches()  # new files may be imported
         finder = _Finder(self._specs())
         shadowed = self._shadowed()
         for name in self.changed:
@@ -357,7 +357,7 @@ class _Reload:
         return list(found.values())
 
     def _specs(self) -> dict[str, ModuleSpec]:
-        """Specs by name, which execute each module once, also one that has several names."""
+        """Specs by name, which execute each module once, even if it has several names."""
         names: dict[int, list[str]] = {}
         for name, source in self.changed.items():
             names.setdefault(id(source.module), []).append(name)
@@ -419,7 +419,7 @@ class _Finder:
 
 
 class _Loader:
-    """Executes the new source of a module in the module that is there."""
+    """Executes the new source of a module in the existing module."""
 
     def __init__(self, reload: _Reload, name: str, source: _Source) -> None:
         self._reload = reload
@@ -450,7 +450,7 @@ class _Loader:
 
 
 class _AliasLoader:
-    """Gives a second name of a module, which is executed under its own."""
+    """Loads a second name of a module, which is executed under its main name."""
 
     def __init__(self, module: ModuleType, name: str) -> None:
         self._module = module
@@ -487,7 +487,7 @@ def _stat(path: str) -> Stat:
 
 
 def _stat_or_none(path: str) -> Stat | None:
-    """None if there is no such file; unknown if that cannot be told."""
+    """The stat of a file; None if there is no such file, `_UNKNOWN` if that cannot be determined."""
     try:
         return _stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -38,7 +38,7 @@ class Older:
         self._references: dict[str, list[weakref.ref[Any]]] = {}
 
     def chain(self, key: str, old: Any) -> list[Any]:
-        """`old` and what it replaced itself, under `key`: the module, and the path in it."""
+        """`old` and the objects that it replaced, which are known by `key`: the module, and the path in it."""
         alive = [value for reference in self._references.get(key, []) if (value := reference()) is not None]
         if not any(value is old for value in alive):
             alive.append(old)
@@ -63,17 +63,17 @@ class Update:
         self._named: dict[tuple[int, str], Any] = {}
         """The new object, by the id of the old one and the name for both in their module."""
         self._stuck: set[int] = set()
-        """Ids of old classes that still have instances or subclasses: the layout of the new one differs."""
+        """Ids of old classes that still have instances or subclasses, since the layout of the new class differs."""
 
     def add(self, module: ModuleType, before: dict[str, Any]) -> None:
-        """Note what the functions and classes that `module` defined before are now."""
+        """Note what replaces the functions and classes that `module` defined before."""
         pairs = []
         for name, old in before.items():
             new = module.__dict__.get(name)
             if new is not old and _is_definition(old) and _is_definition(new) and old.__module__ == module.__name__:
                 self._named[id(old), name] = new
                 pairs.append((name, old, new))
-        # Of several names for one object, that in its definition says what replaces it.
+        # If an object has several names, the one in its definition determines what replaces it.
         for name, old, new in sorted(pairs, key=lambda pair: pair[0] != pair[1].__name__):
             if id(old) not in self._replaced:
                 with suppress(Exception):  # a commit must not fail on one rank alone
@@ -203,7 +203,7 @@ def _is_copied(name: str, value: Any) -> bool:
 
 
 def _functions(method: Any) -> tuple[Any, ...]:
-    """The functions of what a class has under a name: one, or three of a property."""
+    """The functions of an attribute of a class: one of a method, three of a property, none of anything else."""
     if isinstance(method, property):
         return method.fget, method.fset, method.fdel
     if isinstance(method, classmethod | staticmethod):
@@ -212,7 +212,7 @@ def _functions(method: Any) -> tuple[Any, ...]:
 
 
 def _class_cells(method: Any) -> Iterator[types.CellType]:
-    """The cells that name the class of a method that calls `super()`."""
+    """The cells that hold the class in a method that calls `super()`."""
     for function in _functions(method):
         if _is_function(function) and "__class__" in function.__code__.co_freevars:
             yield (function.__closure__ or ())[function.__code__.co_freevars.index("__class__")]
@@ -230,7 +230,7 @@ def _update_in_place(old: Any, new: Any) -> bool:
     old.__kwdefaults__ = new.__kwdefaults__  # IPython 8.18 leaves these and the annotations
     annotations = "__annotate__" if hasattr(new, "__annotate__") else "__annotations__"
     setattr(old, annotations, getattr(new, annotations))
-    with suppress(NameError):  # of annotations, which IPython 9.18 copies last and Python 3.14 evaluates for that
+    with suppress(NameError):  # in annotations, which IPython 9.18 copies last and Python 3.14 evaluates for that
         update(old, new)
     for name, ours, theirs in zip(new.__code__.co_freevars, old.__closure__ or (), new.__closure__ or ()):
         with suppress(ValueError):  # an empty cell
@@ -241,7 +241,7 @@ def _update_in_place(old: Any, new: Any) -> bool:
 
 
 def _maker(old: type, new: type) -> Callable[..., Any]:
-    """``__new__`` of an old class that somebody still holds."""
+    """Return a ``__new__`` for an old class that is still referenced, which makes instances of the new class."""
 
     def make(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls is old:

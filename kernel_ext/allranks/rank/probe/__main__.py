@@ -27,7 +27,7 @@ ASKED: Mapping[str, Callable[[Verbs], Iterator[Answer]]] = {
 
 def main(what: str, library: str) -> None:
     if what != "hold":
-        end_with_parent(grace=2.0)  # to give back what it holds
+        end_with_parent(grace=2.0)  # time to free its resources
     try:
         verbs = Verbs(library)
     except NotInPlace as error:

@@ -46,7 +46,7 @@ def ask_flush(verbs: Verbs) -> Iterator[Answer]:
 
 
 def _contexts(verbs: Verbs) -> Iterator[Answer]:
-    """Of all devices, and a second one of the first, as a process has where it forms two worlds."""
+    """Examine a context of each device and a second one of the first, as in a process that forms two worlds."""
     with ExitStack() as stack:
         found = stack.enter_context(devices(verbs))
         contexts = []
@@ -73,12 +73,12 @@ def _contexts(verbs: Verbs) -> Iterator[Answer]:
         own = len(set(contexts)) == len(contexts)
         yield Answer("own table", "yes" if own else "no", "" if own else "a device that is opened twice has one")
         for context, functions in zip(contexts, known, strict=True):
-            put(context, functions)  # the process ends here if the driver has them in memory that is read-only
+            put(context, functions)  # this ends the process if the driver keeps them in read-only memory
         yield Answer("writable", "yes")
 
 
 def _table(verbs: Verbs) -> Answer:
-    """Where MLX loads another library than was asked for, its table is of that."""
+    """Whether MLX's table of verbs is found and refers to the library in question, since MLX may load another one."""
     import mlx.core as mx
 
     if not mx.distributed.is_available("jaccl"):

@@ -1,4 +1,4 @@
-"""Which RDMA devices there are, and what can be reached by them. All but their names stays on this machine."""
+"""Which RDMA devices there are, and the state of their ports. Only names and counts leave this machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from allranks.rank.world.jaccl.verbs import INT, P, Verbs
 from allranks.rank.world.jaccl.verbs_check import devices, first_opened
 
 PORT = 1
-"""The only one that JACCL uses."""
+"""The only port that JACCL uses."""
 _ACTIVE = 4
 _MAPPED = bytes(10) + b"\xff\xff"
-"""How a GID begins that is an IPv4 address."""
+"""The beginning of a GID that is an IPv4 address."""
 _MOST_GIDS = 64
 
 
@@ -26,7 +26,7 @@ class Port:
     active: bool
     gids: int
     ipv4: int
-    """How many of them are an IPv4 address."""
+    """How many of the GIDs are IPv4 addresses."""
 
 
 def ask(verbs: Verbs) -> Iterator[Answer]:
@@ -49,14 +49,14 @@ def ask(verbs: Verbs) -> Iterator[Answer]:
 
 
 def preferred(verbs: Verbs, found: list[int]) -> list[int]:
-    """These devices, those with an active port first."""
+    """Sort these devices: those with an active port come first."""
     ports = [(device, _port(verbs, device)) for device in found]
     return [device for device, _ in sorted(ports, key=lambda each: each[1] is None or not each[1].active)]
 
 
 @contextmanager
 def opened(verbs: Verbs) -> Iterator[int]:
-    """A context of a device, of one with an active port if there is one. Raises NotInPlace."""
+    """A context of a device, preferably of one with an active port. Raises NotInPlace."""
     with devices(verbs) as found, first_opened(verbs, preferred(verbs, found)) as context:
         yield context
 
@@ -67,7 +67,7 @@ def _name(verbs: Verbs, device: int) -> str:
 
 
 def _port(verbs: Verbs, device: int) -> Port | None:
-    """None where the device cannot be opened."""
+    """The state of the device's `PORT`; None if the device cannot be opened."""
     query_port = verbs.call("query_port", [P, ctypes.c_uint8, P])
     query_gid = verbs.call("query_gid", [P, ctypes.c_uint8, INT, P])
     attributes, gid = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)

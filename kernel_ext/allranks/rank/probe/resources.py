@@ -18,13 +18,13 @@ from allranks.rank.world.jaccl.verbs_check import made, made_pair
 from .devices import opened
 
 MOST = 256
-"""Where counting ends: a device of another maker may have millions."""
+"""Counting ends here: a device of another maker may have millions."""
 NEEDED = {"queue pairs": 1, "memory regions": 64, "protection domains": 1, "completion queues": 1}
 """What a mesh of MLX (0.32.4) makes on a device for each peer."""
 FREED_WITHIN = 4.0
-"""Seconds in which a device may take back what belonged to a process."""
+"""Seconds that a device gets to take back the resources of a process."""
 HOLDS = "holds"
-"""What a process writes that has one of each."""
+"""The line that a process writes once it has one resource of each kind."""
 _PAGE = 4096
 _LOCAL_WRITE = 1
 
@@ -59,20 +59,20 @@ def ask_sigkill(verbs: Verbs) -> Iterator[Answer]:
 
 
 def hold(verbs: Verbs) -> None:
-    """Make one of each, say so, and end without freeing them, in order when the input closes."""
+    """Make one resource of each kind, write `HOLDS`, and exit normally once stdin closes, without freeing them."""
     memory = ctypes.create_string_buffer(_PAGE)
     stack = ExitStack()
     context = stack.enter_context(opened(verbs))
     domain = made(verbs, stack, "alloc_pd", context)
     made_pair(verbs, stack, domain, made(verbs, stack, "create_cq", context, 8, None, None, 0))
     made(verbs, stack, "reg_mr", domain, ctypes.addressof(memory), _PAGE, _LOCAL_WRITE)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stack))  # Python does not free it at its end either
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stack))  # so that Python does not free it at exit either
     print(HOLDS, flush=True)
     sys.stdin.read()
 
 
 def counted(verbs: Verbs, context: int) -> Counts:
-    """How many of each can be made, up to `MOST`, with none of the others but what they need. All are freed."""
+    """How many resources of each kind can be made alone, with those that they need, up to `MOST`. Frees them all."""
     return {
         "queue pairs": _count(verbs, context, "create_qp"),
         "memory regions": _count(verbs, context, "reg_mr"),
@@ -104,7 +104,7 @@ def _count(verbs: Verbs, context: int, make: str) -> int:
 
 
 def _freed(verbs: Verbs, question: str, ends: signal.Signals | None) -> Answer:
-    """Whether there are as many as before, once a process that held one of each has ended so."""
+    """Whether a device has as many resources as before, after a process that held one of each has ended by `ends`."""
     try:
         before = _now(verbs)
         if not _held_and_ended(verbs, ends):

@@ -1,4 +1,4 @@
-"""How a rank comes to be and ends: the host process that is its parent, the ways to join, the IPython engine.
+"""Start and end of a rank: the host process that is its parent, the ways to join, the IPython engine.
 
 Runs in: the host process (``host``, ``children``, ``start``) and the rank's (``engine``, ``join``).
 Called by: ``python -m allranks.rank``, ``python -m allranks.rank.process.host``.

@@ -1,4 +1,4 @@
-"""The processes that a host process is the parent of: what each is called, how it ended, and the end of all."""
+"""The child processes of a host process: their names, how each ended, and how to end them all."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ END_AFTER = 2.0
 """Seconds between asking a rank to end and killing it."""
 CONTROLLER, LAUNCHER, SAVER = "controller", "launcher", "saver"
 DAEMON = "prted"
-"""Open MPI's, which starts the ranks on hosts other than mpirun's."""
+"""Open MPI's daemon, which starts the ranks on hosts other than mpirun's."""
 LAUNCHER_ENDS_WITHIN = 5.0
-"""Seconds in which a launcher, or its daemon, ends its ranks and removes their files."""
+"""Seconds to wait for a launcher, or its daemon, to end its ranks and remove their files."""
 
 
 class Children:
-    """`on_end` is called for each that `reap` finds ended."""
+    """The children; `reap` calls `on_end` for each child that has ended."""
 
     def __init__(self, on_end: Callable[[Ended], None]) -> None:
         self._on_end = on_end
@@ -34,11 +34,11 @@ class Children:
 
     @property
     def pids(self) -> dict[str, int]:
-        """By name."""
+        """The pid of each child, by name."""
         return {name: pid for pid, name in self._names.items()}
 
     def add(self, name: str, pid: int, process: subprocess.Popen[bytes] | None = None) -> None:
-        """`process` is told its exit code, which it cannot ask for once it was reaped here."""
+        """Register a child. `reap` sets the return code of `process`, which can no longer wait for the child."""
         self._names[pid] = name
         if process is not None:
             self._processes[pid] = process
@@ -61,12 +61,12 @@ class Children:
             self._ooms = ooms
 
     def end(self) -> None:
-        """End all but the controller, which the others may still need, and the saver: ask them, then kill them."""
+        """End all but the saver and the controller, which others may still need: send SIGTERM, then SIGKILL."""
         within = LAUNCHER_ENDS_WITHIN if LAUNCHER in self._names.values() else END_AFTER
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self._ours():
                 try:
-                    # A launcher leads a session of its own; its ranks go with it.
+                    # A launcher leads a session of its own, so its ranks are killed with it.
                     whole = self._names[pid] == LAUNCHER and number == signal.SIGKILL
                     (os.killpg if whole else os.kill)(pid, number)
                 except ProcessLookupError:
@@ -81,13 +81,13 @@ class Children:
 
 
 def end_launched(ranks: Collection[tuple[int, float]]) -> None:
-    """End ranks that a launcher has started here, and its daemon: they may outlive the launcher by minutes.
+    """End the ranks that a launcher started here, and its daemon: both may outlive the launcher by minutes.
 
     A daemon ends its ranks itself.
     """
     if not ranks:
         return
-    import psutil  # no host process needs it before its ranks are there
+    import psutil  # a host process needs it only once its ranks run
 
     from allranks.machine.identity import still_runs
 
@@ -109,7 +109,7 @@ def end_launched(ranks: Collection[tuple[int, float]]) -> None:
 
 
 def _oom_kills() -> int:
-    """How often the kernel killed a process of this control group for memory; 0 where that is not told."""
+    """How often the kernel killed a process of this control group for lack of memory; 0 if unknown."""
     try:
         with open("/sys/fs/cgroup/memory.events") as file:
             return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))

@@ -1,4 +1,4 @@
-"""What a shell asks a machine: which of this user's clusters have processes here; or, with an id, to end that one."""
+"""Run from a shell: list this user's clusters that have processes on this machine or, given an id, end that cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """ipyparallel's controller as a child of the host process.
 
-Engines and clients only connect to it, and what ranks hold does not depend on it. So one that is killed is started
-again at the same addresses with the same keys. One that gives up by itself (an address is taken) would do so again.
+Engines and clients only connect to it, and the ranks' state does not depend on it. So if it is killed, it is started
+again at the same addresses with the same keys. If it exits on its own (an address is in use), it is not restarted,
+since it would exit again.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from . import start
 from .children import CONTROLLER, Children
 
 MOST, WITHIN = 5, 60.0
-"""Starts in so many seconds: what kills one time and again will kill the next."""
+"""At most `MOST` starts in `WITHIN` seconds: a crash that repeats will repeat again."""
 
 
 class Controller:
-    """The one that runs now; `again` starts the next."""
+    """The running controller; `again` replaces it with a new one."""
 
     def __init__(self, children: Children, settings: Mapping[str, Any], log: Path) -> None:
         self._children, self._settings, self._log = children, settings, log
@@ -36,27 +37,27 @@ class Controller:
         return process
 
     def again(self, code: int) -> bool:
-        """Start another in the place of one that ended with `code` (as in `subprocess.Popen`), if that may help."""
+        """Start a new controller after one ended with `code` (as in `subprocess.Popen`); False if none was started."""
         if code >= 0 or (len(self._starts) == MOST and time.monotonic() - self._starts[0] < WITHIN):
             return False
         self.close_input()
         try:
             self._process = self._started()
-        except OSError:  # no memory, perhaps: the ranks must not end with that
+        except OSError:  # no memory, perhaps: this must not end the ranks
             return False
         return True
 
     def forget(self, uuids: Sequence[str]) -> None:
-        """Have it forget these engines, whose processes have ended."""
+        """Tell the controller to forget these engines, whose processes have ended."""
         if self._process.returncode is None and self._process.stdin is not None:  # `Children` sets it
-            with suppress(OSError):  # it has ended this moment
+            with suppress(OSError):  # it has just ended
                 self._process.stdin.write("".join(f"{uuid}\n" for uuid in uuids).encode())
                 self._process.stdin.flush()
 
     def close_input(self) -> None:
-        """Close this process's end of its input; it ends where no other process has that open."""
+        """Close this process's end of the controller's input; the controller ends once no process has it open."""
         if self._process.stdin is not None:
-            with suppress(OSError):  # what could not be written
+            with suppress(OSError):  # data that could not be flushed
                 self._process.stdin.close()
 
     def kill(self) -> None:

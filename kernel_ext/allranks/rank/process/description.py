@@ -1,4 +1,4 @@
-"""The file in which a host process says which cluster it belongs to, and what runs of it here."""
+"""The file in which a host process describes its cluster and the cluster's processes on this host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allranks.messages.host_messages import Describe
 
 
 class Description:
-    """Nothing is written before the head has described the cluster."""
+    """Writes the file, once the head has described the cluster."""
 
     def __init__(self) -> None:
         self._told: Describe | None = None
@@ -21,11 +21,11 @@ class Description:
 
     @property
     def launched(self) -> list[tuple[int, float]]:
-        """Which processes a launcher's ranks are here."""
+        """The identities of the ranks here that a launcher started."""
         return list(self._launched.values())
 
     def take(self, order: Describe) -> None:
-        """A launcher's ranks are identified now: once they have ended, their numbers may be others'."""
+        """Store the description; identify a launcher's ranks now, since their pids may be reused once they end."""
         self._told = order
         ranks = {name: _launched_rank(pid) for name, pid in order.pids.items()}
         self._launched = {name: identity for name, identity in ranks.items() if identity is not None}
@@ -33,14 +33,14 @@ class Description:
     def update(
         self, folders: Sequence[Path], processes: Mapping[str, int], lease: float | None, away_since: float | None
     ) -> None:
-        """Write the file again where something in it has changed."""
+        """Write the file again if its content has changed."""
         if self._told is None:
             return
         now = (self._told, tuple(folders), dict(processes), lease, away_since)
         if now == self._written:
             return
         self._written = now
-        import psutil  # no host process needs it before its ranks are there
+        import psutil  # a host process needs it only once its ranks run
 
         from allranks.machine.clusters import HOST_PROCESS, HostedCluster
         from allranks.machine.facts import installed
@@ -50,7 +50,7 @@ class Description:
         for name, pid in processes.items():
             try:
                 identities[name] = identity_of(pid)
-            except psutil.Error:  # it has ended meanwhile
+            except psutil.Error:  # it has just ended
                 continue
         told = asdict(self._told)
         del told["pids"]
@@ -66,12 +66,12 @@ class Description:
         )
         try:
             cluster.write()
-        except OSError:  # a disk that is full ends no cluster
+        except OSError:  # a full disk must not end the cluster
             pass
 
 
 def _launched_rank(pid: int) -> tuple[int, float] | None:
-    """Which process that is, if it is a rank: the head may name one that ended while it was away."""
+    """The identity of process `pid` if it is a rank; the head may name a rank that ended while it was away."""
     import psutil
 
     from allranks.machine.identity import identity_of

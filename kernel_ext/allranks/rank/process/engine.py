@@ -1,6 +1,6 @@
-"""The ipyparallel engine of a rank: a full IPython kernel whose output of our cells goes through the agent.
+"""The ipyparallel engine of a rank: a full IPython kernel; the output of allranks' cells goes through the agent.
 
-Cells of plain ipyparallel (``%px``) keep ipyparallel's own way out.
+The output of plain ipyparallel cells (``%px``) goes through ipyparallel.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from allranks.rank.cell.stdio import RankStream
 
 EXIT = os._exit
 CONNECTED_WITHIN = 10.0
-"""Seconds in which an engine is connected to the controller's queues, on a busy machine."""
+"""Maximum seconds to wait for the engine's connections to the controller's queues, even on a busy machine."""
 LOOK_EVERY = 0.005
 
 
 def _without_debugpy() -> None:
     """Import ipykernel's debugger without debugpy, which it imports for its own use (ipykernel 7.4).
 
-    Ranks have a debugger of their own (`rank.debug`): an ipyparallel engine gives ipykernel's no stream (9.2). debugpy
-    took a third of the processor time in which a forked rank starts. Users can still import it.
+    Ranks have a debugger of their own (`rank.debug`), since an ipyparallel engine gives ipykernel's debugger no stream
+    (9.2). debugpy took a third of the CPU time that a forked rank needs to start. Users can still import it.
     """
     if "debugpy" not in sys.modules:
         sys.modules["debugpy"] = None  # type: ignore[assignment]
@@ -48,18 +48,19 @@ def _without_debugpy() -> None:
             del sys.modules["debugpy"]
 
 
-_without_debugpy()  # here, so that a host process has done it before it forks ranks
+_without_debugpy()  # at import, so that a host process has done it before it forks ranks
 
 
 class RankEngine(IPEngine):
-    """An engine that tells its agent when it can take cells."""
+    """An engine that informs its agent once it can run cells."""
 
     agent: Agent
 
     def open_console(self) -> str:
-        """Listen like any kernel, on Unix sockets in the rank's folder (0700), which keep other users out.
+        """Listen like any kernel, on Unix sockets in the rank's folder (0700), which other users cannot enter.
 
-        On a port of loopback these could read what the rank publishes. Returns the connection file (0600).
+        On a loopback port, other users could read what the rank publishes. Returns the connection file (0600). Raises
+        RuntimeError if the path of the folder is too long for sockets.
         """
         folder = Path(self.agent.config.directory)
         if len(str(folder / "console-1")) > zmq.IPC_PATH_MAX_LEN:
@@ -70,7 +71,7 @@ class RankEngine(IPEngine):
         return str(self.kernel_app.connection_file)
 
     def register_again(self) -> None:
-        """Tell a new controller of this engine, so that plain ipyparallel finds it; the answer is not read."""
+        """Register with a new controller, so that plain ipyparallel finds this engine; the reply is not read."""
         content = {"uuid": self.ident, "id": self.id}
         self.session.send(self.registrar, "registration_request", content=content)
 
@@ -87,7 +88,7 @@ class RankEngine(IPEngine):
         self.agent.engine_ready(self.kernel)
 
     def init_signal(self) -> None:
-        """SIGINT is for the user's code: anywhere else KeyboardInterrupt would end the engine, and the rank with it."""
+        """Let SIGINT interrupt only the user's code: elsewhere KeyboardInterrupt would end the engine and the rank."""
 
         def on_signal(_number: int, _frame: object) -> None:
             if RankStream.elsewhere:
@@ -98,12 +99,12 @@ class RankEngine(IPEngine):
 
 
 class _Connections:
-    """The connections for plain ipyparallel's requests: before they are made, the controller drops a request."""
+    """Waits for the connections that carry plain ipyparallel's requests: the controller drops any earlier request."""
 
     def __init__(self, connect: Callable[..., Any]) -> None:
         self._connect = connect
         self._monitors: dict[Any, Any] = {}
-        """By socket."""
+        """The monitor of each socket."""
         self._left = 0
 
     def connect(self, socket: Any, address: str, **how: Any) -> Any:
@@ -114,7 +115,7 @@ class _Connections:
         return self._connect(socket, address, **how)
 
     async def made(self) -> None:
-        """Wait for the handshakes, within a limit: allranks' own requests do not need these connections."""
+        """Wait for the handshakes, with a timeout, since allranks' own requests do not need these connections."""
         deadline = time.monotonic() + CONNECTED_WITHIN
         try:
             while self._left and time.monotonic() < deadline:
@@ -131,7 +132,7 @@ class _Connections:
 
 @contextmanager
 def _ipython_folder(folder: Path) -> Iterator[None]:
-    """Within, IPython's shell finds this folder: it makes a default profile, else in the user's home (IPython 9.18)."""
+    """Set IPYTHONDIR, so that IPython 9.18 does not create a default profile in the user's home folder."""
     before = os.environ.get("IPYTHONDIR")
     os.environ["IPYTHONDIR"] = str(folder)
     try:
@@ -154,7 +155,7 @@ class _NoShellChannelThread:
 
 
 def run(config: RankConfig) -> None:
-    """Be this rank until told to stop."""
+    """Run as this rank until the engine stops, then end the process."""
     _enter(config)
     engine = RankEngine.instance(config=_engine_config(config), ident=config.uuid, log_level=40)
     engine.connection_info_env = json.dumps(dict(config.engine))
@@ -175,9 +176,9 @@ def run(config: RankConfig) -> None:
 
 def _enter(config: RankConfig) -> None:
     os.environ.update(config.env)
-    # pytest's mark would switch off the capture of what C code and subprocesses print.
+    # This variable of pytest's would disable the capture of output from C code and subprocesses.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
-    # The notebook's choice of drawing backend names a front end this process does not have.
+    # The notebook's Matplotlib backend may need a front end that this process does not have.
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     folder = os.path.expanduser(config.cwd or "")
     if folder and not (config.cwd_may_lack and not os.path.isdir(folder)):
@@ -191,20 +192,20 @@ def _enter(config: RankConfig) -> None:
 
 def _engine_config(config: RankConfig) -> Config:
     settings = Config()
-    settings.IPEngine.id = config.rank  # what plain ipyparallel calls it
+    settings.IPEngine.id = config.rank  # the engine id in plain ipyparallel
     settings.IPEngine.enable_nanny = False
     settings.IPEngine.timeout = 60.0
-    settings.IPEngine.max_heartbeat_misses = 0  # else it ends itself 75 s after it last heard of the controller
+    settings.IPEngine.max_heartbeat_misses = 0  # otherwise it ends 75 s after the last sign of the controller
     settings.IPEngine.out_stream_factory = RankStream
     settings.ProfileDir.location = str(Path(config.directory).parent / "profile")
     settings.IPEngine.work_dir = os.getcwd()
     settings.HistoryManager.hist_file = ":memory:"
-    settings.HistoryManager.db_cache_size = 100  # else each cell wakes a thread that writes it
+    settings.HistoryManager.db_cache_size = 100  # otherwise each cell wakes a thread that writes the history
     return settings
 
 
 def _leave(code: int) -> None:
-    """End the process: flush, but do not wait for threads of the user's."""
+    """End the process: run the exit functions, but do not wait for the user's threads."""
     import atexit
 
     atexit._run_exitfuncs()

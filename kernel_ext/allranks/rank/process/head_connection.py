@@ -1,7 +1,7 @@
-"""The host process's line to the head: JSON lines over a pipe, or over whatever connects to a Unix socket.
+"""The host process's connection to the head: JSON lines over a pipe, or over a connection to its Unix socket.
 
-The head may go away and come back, by another connection or as another head. Its orders are numbered, so that those
-which are sent again after a gap are carried out once; what happened meanwhile is in `Present`.
+The head may disconnect and come back, over another connection or as another head. Its requests are numbered, so that a
+request that is sent again after a gap is handled only once. `Present` reports what happened during the gap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from allranks.messages.host_messages import HostEvent, Serial, to_line
 
 
 class HeadConnection:
-    """Begins with standard input and output, which nothing else is to use."""
+    """Begins with standard input and output, which no other code may use."""
 
     def __init__(self) -> None:
         self._input, self._output = os.dup(0), os.dup(1)
@@ -27,36 +27,36 @@ class HeadConnection:
         self._listener: socket.socket | None = None
         self._rest = b""
         self.patience: float | None = None
-        """Seconds without a word after which the head, or the network to it, counts as gone."""
+        """Seconds without a message after which the head, or the network to it, counts as lost; None for no limit."""
         self._heard = time.monotonic()
         self.away_since: float | None = None
-        """When it went, as `time.time` has it; None while it is there."""
+        """When the head disconnected, by `time.time`; None while it is connected."""
         self.head, self.received = "", 0
-        """Which head gave the last order that has a number, and that number."""
+        """The head that sent the last numbered request, and the number of that request."""
 
     def listen(self, path: Path) -> None:
-        """Let the next head, or this one by another connection, in at this socket, in a folder of this user's alone."""
+        """Listen for this or another head at a Unix socket, in a folder that only this user can enter."""
         if self._listener is not None:
             return
         self._listener = socket.socket(socket.AF_UNIX)
         before = os.open(".", os.O_RDONLY)
-        os.chdir(path.parent)  # a socket's path may have some 100 characters only
+        os.chdir(path.parent)  # the path of a Unix socket is limited to about 100 characters
         self._listener.bind(path.name)
         os.fchdir(before)
         os.close(before)
         self._listener.listen()
 
     def watched(self) -> list[int]:
-        """Descriptors that are to be looked at."""
+        """The descriptors to poll: input and listener."""
         listener = self._listener.fileno() if self._listener is not None else -1
         return [each for each in (self._input, listener) if each >= 0]
 
     def look_within(self) -> float | None:
-        """Seconds within which a silent head must be noticed."""
+        """Maximum seconds between two calls of `lines`, so that a silent head is noticed; None for no limit."""
         return None if self.away_since is not None or self.patience is None else self.patience / 4
 
     def lines(self, ready: Collection[int]) -> Iterator[bytes]:
-        """What has come; the connection is `leave`d where it has closed, or was silent for too long."""
+        """The lines received; calls `leave` if the connection was closed or silent for too long."""
         if self._input >= 0 and self._input in ready:
             data, self._heard = _read(self._input), time.monotonic()
             if not data:
@@ -67,11 +67,11 @@ class HeadConnection:
             self.leave()
 
     def is_called(self, ready: Collection[int]) -> bool:
-        """Whether somebody connects: `accept` takes that connection instead of the one there is."""
+        """Whether a new connection waits; `accept` replaces the current one with it."""
         return self._listener is not None and self._listener.fileno() in ready
 
     def accept(self) -> None:
-        """From now on this connection gives the orders, whatever became of the one before."""
+        """Take requests from the new connection, and close the previous one."""
         assert self._listener is not None
         connection, _ = self._listener.accept()
         self.leave()
@@ -80,7 +80,7 @@ class HeadConnection:
         self._rest, self.away_since, self._heard = b"", None, time.monotonic()
 
     def leave(self) -> None:
-        """The head is gone."""
+        """Close the connection and note when the head disconnected."""
         if self._input < 0:
             return
         os.close(self._input)
@@ -90,7 +90,7 @@ class HeadConnection:
         self.away_since = time.time()
 
     def is_new(self, serial: Serial | None) -> bool:
-        """Whether the order of this number is to be carried out."""
+        """Whether the request with this number was not handled before; note its number."""
         if serial is None:
             return True
         head, number = serial
@@ -103,10 +103,10 @@ class HeadConnection:
         try:
             write_all(self._output, to_line(event) + b"\n")
         except OSError:
-            pass  # the head is gone
+            pass  # the head has disconnected
 
     def drop(self) -> None:
-        """In a forked child: close what is the host process's alone."""
+        """In a forked child: close the descriptors that belong to the host process only."""
         for descriptor in {self._output, self._input} - {-1}:
             os.close(descriptor)
         if self._listener is not None:
@@ -116,5 +116,5 @@ class HeadConnection:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 1 << 16)
-    except OSError:  # a connection that was reset
+    except OSError:  # the connection was reset
         return b""

@@ -1,11 +1,11 @@
 """The host process: one on each host, parent of that host's ranks.
 
-It starts them, says how they ended (which only a parent can know exactly), and ends them with the notebook. It speaks
-JSON lines over its standard input and output, or over a Unix socket to which a login connects (`reach`). A head that is
-away may come back: everything is ended when the lease has run out that the head gave, at once where it gave none.
+It starts the ranks, reports how they ended (which only a parent knows exactly), and ends them with the notebook. It
+exchanges JSON lines over its standard input and output, or over a Unix socket to which a login connects (`reach`). A
+head that disconnects may come back: everything is ended when the head's lease has run out, or at once without a lease.
 
-Standard library only until ranks start; single-threaded, so that on Linux ranks can be forked from it after it has
-imported what all of them need: four ranks then cost one import instead of four.
+It uses only the standard library until ranks start. It has one thread, so that on Linux it can import the modules that
+all ranks need and then fork the ranks: four ranks cost one import instead of four.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ from .start import EXIT
 FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
 LOOPBACK_WITHIN = 3.0
-"""Seconds in which a connection to this host itself is made, by which ranks reach their tunnels."""
+"""Timeout, in seconds, for a loopback connection to this host; ranks reach their tunnels over loopback."""
 SAVER_RUNS = 2
-"""Times that variables are saved before a lease ends the ranks: once, and once more after another lease."""
+"""Attempts to save variables before an expired lease ends the ranks; the second is made one lease later."""
 ROOM = 8 << 20
 """Bytes that must be free for the ranks' settings and logs."""
 
 
 class HostProcess:
-    """`login` is the process by which the head has logged in to this host, if it has."""
+    """The host process; `login` is the pid of the sshd through which the head has logged in, if it has."""
 
     def __init__(self, login: int | None = None) -> None:
         self._children = Children(self._tell_end)
@@ -103,7 +103,7 @@ class HostProcess:
         self._saver: list[str] = []
         self._saver_says = ""
         self._saver_runs = 0
-        """Times that it has run, or could not be started, but for those in which a cell ran."""
+        """Attempts to run the saver, including failed starts, but not those that found a cell running."""
         self._saver_ended_at = 0.0
         self._uses = use_environment()
         self._imported = False
@@ -111,13 +111,13 @@ class HostProcess:
     def run(self) -> None:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; ranks decide
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; ranks handle it
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
             self._describe()
             limits = self._head.look_within(), self._close_held(), self._left()
             within = min([self._cleaners.use(self._folders), *(each for each in limits if each is not None)])
-            # Last, since all that comes before may close some.
+            # List the descriptors last, since the calls above may close some.
             watched = [*self._head.watched(), self._wake_read, *self._holder.watched()]
             ready, _, _ = select.select(watched, [], [], within)
             self._holder.take(ready)
@@ -133,15 +133,15 @@ class HostProcess:
     def _describe(self) -> None:
         try:
             self._description.update(self._folders, self._children.pids, self._lease, self._head.away_since)
-        except Exception:  # ranks that cannot be listed go on
+        except Exception:  # ranks keep running even if they cannot be listed
             self._say(Trouble(traceback.format_exc()))
 
     def _close_held(self) -> float | None:
-        """Seconds until there is something to close; without a notebook, a dead rank's neighbours are not unblocked."""
+        """Close held sockets that are due, or all if no notebook can unblock neighbours; return seconds to the next."""
         return self._holder.close_due(now=self._head.away_since is not None)
 
     def _left(self) -> float | None:
-        """Seconds until the lease is to be looked at again; ends everything when it has run out."""
+        """Seconds until the lease is checked again, or None; once it has run out, run the saver or end everything."""
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
@@ -158,12 +158,12 @@ class HostProcess:
         return LOOK_EVERY
 
     def _run_saver(self) -> None:
-        """Begin to save what the ranks hold. When that is done, the saver ends the cluster; else it is tried again."""
+        """Start the saver, which saves the ranks' variables and then ends the cluster; if it fails, `_left` retries."""
         self._saver_runs += 1
         self._saver_ended_at = time.time()
         try:
             with open(self._saver_says, "ab") as file:
-                # In a session of its own: it goes on when this process has ended.
+                # In a session of its own, so that it continues after this process has ended.
                 saver = subprocess.Popen(
                     self._saver, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
                 )
@@ -174,7 +174,7 @@ class HostProcess:
 
     @property
     def _folders(self) -> list[Path]:
-        """What the cluster has here."""
+        """All folders and files of the cluster on this host."""
         return [folder for folder in (self._directory, *sorted(self._also_remove)) if folder is not None]
 
     def _handle(self, line: bytes) -> None:
@@ -223,7 +223,7 @@ class HostProcess:
         directory, self._head.patience = order.directory, order.patience
         self._directory = Path(directory or tempfile.mkdtemp(prefix="allranks-"))
         if directory is None:
-            (self._directory / "profile").mkdir()  # the engines' own
+            (self._directory / "profile").mkdir()  # for the engines
             if shutil.disk_usage(self._directory).free < ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
             _refuse_if_unable()
@@ -231,7 +231,7 @@ class HostProcess:
         if self._login is not None:
             write_login(self._directory, self._login)
             log = open_log(self._directory / "host.log")
-            for descriptor in (1, 2):  # the login may end without this process
+            for descriptor in (1, 2):  # this process may outlive the login
                 os.dup2(log, descriptor)
             os.close(log)
         if order.controller is not None:
@@ -240,19 +240,19 @@ class HostProcess:
             self._import_for_ranks()
 
     def _import_for_ranks(self) -> None:
-        """Import, once, what forked ranks share."""
+        """Import, once, the modules that forked ranks share."""
         if FORK and not self._imported:
             from . import engine  # noqa: F401
 
             gc.collect()
-            gc.freeze()  # else the first collection in each rank would copy all these pages
+            gc.freeze()  # otherwise the first collection in each rank would copy all these pages
             self._imported = True
 
     def _keep(self, order: Keep) -> None:
         assert self._directory is not None
         self._lease, self._longer = order.lease, order.longer
         self._saver, self._saver_says = order.saver, order.says
-        if SAVER not in self._children.pids:  # a notebook is here again
+        if SAVER not in self._children.pids:  # a notebook is connected again
             self._saver_runs = 0
         if order.also_remove is not None:
             self._also_remove.add(Path(order.also_remove))
@@ -279,7 +279,7 @@ class HostProcess:
         self._say(Launched(process.pid))
 
     def _share_memory(self, ranks: Sequence[RankConfig]) -> None:
-        """Give the ranks a folder for the memory that they share, which a launcher that was killed leaves behind."""
+        """Give the ranks a folder for their shared memory, since a killed launcher leaves its files behind."""
         if self._directory is None or not os.access(SHARED_MEMORY, os.W_OK):
             return
         folder = SHARED_MEMORY / self._directory.name
@@ -293,7 +293,7 @@ class HostProcess:
             self._controller.forget(uuids)
 
     def _offer(self, order: Offer) -> None:
-        """Lay the settings of this host's ranks where a launcher's processes find them (see `offered`)."""
+        """Write the settings of this host's ranks to the folder in which launched processes look (see `offered`)."""
         folder = offered(order.cluster)
         make_private(folder)
         self._share_memory(order.ranks)
@@ -304,7 +304,7 @@ class HostProcess:
         (folder / "profile").mkdir(exist_ok=True)
 
     def _drop(self) -> None:
-        """In a forked rank: close what is the host process's alone."""
+        """In a forked rank: close the descriptors that belong to the host process only."""
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._head.drop()
@@ -325,11 +325,11 @@ class HostProcess:
         if ended.name != CONTROLLER:
             self._ended.append(ended)
         self._say(ended)
-        if ended.name == LAUNCHER and LAUNCHER not in self._children.pids:  # which may have been killed
+        if ended.name == LAUNCHER and LAUNCHER not in self._children.pids:  # the launcher may have been killed
             end_launched(self._description.launched)
 
     def _end(self) -> None:
-        """End every process and file of this host's, then oneself."""
+        """End every process of the cluster on this host, remove its files, then end this process."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._children.end()
         end_launched(self._description.launched)
@@ -342,12 +342,12 @@ class HostProcess:
                 path.unlink(missing_ok=True)
         self._say(Gone())
         if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # what cells have started, as a kernel does that shuts down
+            os.killpg(0, signal.SIGKILL)  # also processes that cells started, as when a kernel shuts down
         EXIT(0)
 
 
 def _refuse_if_unable() -> None:
-    """Raises OSError for what would keep ranks waiting here: few open files, or a loopback that passes nothing."""
+    """Raise OSError if ranks would hang here: the limit of open files is too low, or loopback connections fail."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files < FILES:
         with suppress(OSError, ValueError):
@@ -362,7 +362,7 @@ def _refuse_if_unable() -> None:
 
 
 def _if_running(pid: int) -> int:
-    """The pid if that process, which this one did not start, still runs; 0 otherwise."""
+    """`pid` if that process, which need not be a child, still runs; 0 otherwise."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,8 +1,8 @@
-"""A process that a scheduler started joins a notebook's cluster: it is to the notebook what an ssh login is elsewhere.
+"""A process that a scheduler started joins a notebook's cluster, taking the role that an ssh login has elsewhere.
 
-It finds the notebook by the join file, starts a host process (see `host`), and carries that one's orders and events
-over an encrypted connection of its own. When the notebook ends the cluster, or is not heard of for `PATIENCE` seconds,
-everything it started is ended, itself last.
+It finds the notebook by the join file, starts a host process (see `host`), and relays the host process's requests and
+events over its own encrypted connection. When the notebook ends the cluster, or is unreachable for `PATIENCE` seconds,
+the host process ends everything it started, and this process ends last.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ RANK_VARIABLES = (
     "PBS_VNODENUM",
     "JOB_COMPLETION_INDEX",
 )
-"""By which launchers number their processes; Slurm's after Open MPI's, which Slurm may have started."""
+"""Variables in which launchers number their processes; Slurm's after Open MPI's, since Slurm may start mpirun."""
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 FILE_WITHIN = 90.0
-"""Seconds until a join file must be seen: NFS may hide a new file from other hosts for a minute."""
+"""Seconds to wait for a join file: NFS may hide a new file from other hosts for a minute."""
 ANSWER_WITHIN = 20.0
-"""Seconds in which the notebook must be found at one of its addresses, or else a line reports that it is not."""
+"""Seconds to wait for the notebook at its addresses before a line reports that it does not answer."""
 READ_EVERY = 0.5
-"""Seconds after which the join file is read again while no notebook answers."""
+"""Seconds between two reads of the join file while no notebook answers."""
 OTHERS_WITHIN = 0.3
-"""Seconds that addresses named earlier in the file get when a later one has answered."""
+"""Extra seconds for addresses earlier in the file once a later address has answered."""
 PATIENCE = 16.0
-"""Seconds without the notebook after which it counts as gone."""
+"""Seconds without a connection after which the notebook counts as lost."""
 REFUSED_AFTER = 2.0
-"""The same where its machine answers that nothing listens there any more."""
+"""The same if the notebook's machine refuses connections."""
 END = to_line(End())
 _spawned: list[subprocess.Popen[bytes]] = []
 
@@ -62,7 +62,7 @@ def launched_as() -> int | None:
 
 
 def read_join_file(path: Path, within: float) -> dict[str, Any]:
-    """Settings for this process; ends it with a sentence where there are none after `within` s. ``-`` is stdin."""
+    """Settings for this process; exits with a message if there is no join file after `within` s. ``-`` is stdin."""
     if str(path) == "-":
         return dict(json.loads(sys.stdin.buffer.readline()))
     deadline = time.monotonic() + within
@@ -70,7 +70,7 @@ def read_join_file(path: Path, within: float) -> dict[str, Any]:
         print(
             f"allranks: waiting up to {within:g} s for {path} on {socket.gethostname()}.", file=sys.stderr, flush=True
         )
-    while not os.path.exists(path):  # also one in a folder that may not be looked into
+    while not os.path.exists(path):  # False also if the folder is not accessible
         if time.monotonic() > deadline:
             sys.exit(f"allranks: {path} not found on {socket.gethostname()}. %distributed up --join writes it.")
         time.sleep(0.5)
@@ -83,7 +83,7 @@ def read_join_file(path: Path, within: float) -> dict[str, Any]:
 
 
 def spawn(settings: Mapping[str, Any]) -> int:
-    """Start such a process from an engine of ipyparallel's, and end it with that engine; returns its pid."""
+    """Start a joining process from an ipyparallel engine; it ends with that engine. Returns its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", "allranks.rank", "--join", "-"],
         stdin=subprocess.PIPE,
@@ -95,27 +95,27 @@ def spawn(settings: Mapping[str, Any]) -> int:
     process.stdin.write(json.dumps(dict(settings)).encode() + b"\n")
     process.stdin.flush()
     _spawned[:] = [each for each in _spawned if each.poll() is None]
-    _spawned.append(process)  # its standard input is closed when the engine ends
+    _spawned.append(process)  # its standard input closes when the engine ends
     return process.pid
 
 
 class Joined:
-    """One process of the scheduler's."""
+    """A process of the scheduler that has found its notebook."""
 
     def __init__(self, settings: Mapping[str, Any], url: str) -> None:
         self._settings, self._url = settings, url
         self._ordered = False
-        """Whether the notebook has ended it."""
+        """Whether the notebook has sent `End`."""
         self._heard = time.monotonic()
         self._events: list[TaskEvent] = []
         self._writing = threading.Lock()
         self._telling = threading.Lock()
-        """Events leave in the order of their numbers: the notebook takes a lower one for a repetition."""
+        """Keeps events in the order of their numbers: the notebook drops a lower number as a repetition."""
         self._host = subprocess.Popen(
             [sys.executable, "-m", "allranks.rank.process.host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # the scheduler's signals come through this process
+            start_new_session=True,  # so that only this process gets the scheduler's signals
         )
         self._order(to_line(Prepare()))
         self._lifeline = Lifeline(
@@ -158,7 +158,7 @@ class Joined:
         )
         self._lifeline.send(TaskHello(self._settings["token"], place))
         with self._telling:
-            for event in self._events:  # some may have been lost with the connection before
+            for event in self._events:  # some may have been lost with the previous connection
                 self._lifeline.send(event)
 
     def _handle(self, request: Request) -> None:
@@ -175,7 +175,7 @@ class Joined:
                 self._host.stdin.write(line + b"\n")
                 self._host.stdin.flush()
             except (OSError, ValueError):
-                pass  # it ends
+                pass  # the host process is ending
 
     def _tick(self) -> float:
         if self._lifeline.connected:
@@ -190,15 +190,15 @@ class Joined:
         self._close()
 
     def _close(self) -> None:
-        """Have the host process end everything; `run` then returns."""
+        """Tell the host process to end everything; `run` then returns."""
         self._order(END)
 
 
 def join(settings: Mapping[str, Any], file: Path | None) -> int:
-    """Be one rank's place until the notebook ends the cluster; returns the exit code.
+    """Serve the cluster until the notebook ends it; return the exit code.
 
-    Without a `file` the settings came over stdin, and the end of stdin is the end, too. A killed notebook leaves its
-    file behind: while none answers, the file is read again, and a new one is followed.
+    Without a `file`, the settings came over stdin, and the end of stdin also ends the process. A killed notebook leaves
+    its file behind, so while no notebook answers, the file is read again, and new settings replace the old ones.
     """
     began = since = time.monotonic()
     within = FILE_WITHIN if file is not None else ANSWER_WITHIN
@@ -233,7 +233,7 @@ def join(settings: Mapping[str, Any], file: Path | None) -> int:
 
 
 def _newer(file: Path | None, known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the join file has now; None for the `known`, and where there is none or it is being written."""
+    """New settings in the join file; None if they equal `known`, or the file is missing or being written."""
     try:
         settings = dict(json.loads(file.read_text())) if file is not None else {}
     except (OSError, ValueError, TypeError):
@@ -242,14 +242,14 @@ def _newer(file: Path | None, known: Mapping[str, Any]) -> dict[str, Any] | None
 
 
 def find_notebook(urls: Sequence[str], key: bytes, stop: Callable[[], object] = lambda: None) -> str | None:
-    """The first of these addresses at which somebody answers who holds the cluster's secret key.
+    """The first of `urls` at which the holder of the cluster's secret key answers.
 
-    Another host may well have the same private address, so that to connect is not enough. None after `ANSWER_WITHIN`,
-    and once `stop` returns something that is true.
+    A connection alone proves nothing, since another host may have the same private address. Returns None after
+    `ANSWER_WITHIN`, or once `stop` returns a true value.
     """
     context, poller = zmq.Context(), zmq.Poller()
     events: dict[Any, str] = {}
-    attempts = []  # one without a reference is closed at once
+    attempts = []  # keeps references: an unreferenced socket is closed
     try:
         for url in urls:
             attempt = context.socket(zmq.DEALER)
@@ -275,7 +275,7 @@ def find_notebook(urls: Sequence[str], key: bytes, stop: Callable[[], object] = 
 
 
 def refuses(url: str) -> bool:
-    """Whether that machine says that nothing listens there; one that is silent may listen."""
+    """Whether the machine refuses connections at `url`; if it is silent, something may still listen."""
     try:
         socket.create_connection((_address(url), int(url.rpartition(":")[2])), 1.0).close()
     except ConnectionRefusedError:

@@ -1,7 +1,7 @@
-"""Which login the head reaches a host by, so that the next one can take its tunnels' ports.
+"""Records the ssh login through which the head reaches a host, so that the next login can take over its tunnels' ports.
 
-When a network is cut, the sshd of the old login may hold its ports for hours: it is not told that the head is gone.
-The ranks are to be reached at the same ports, so it is ended; it is this user's own process.
+When the network is cut, the old login's sshd may hold its ports for hours, since it is not notified. The ranks must
+stay reachable at the same ports, so the next login ends the old sshd, which is this user's own process.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from allranks.machine.files import write_private
 
 FILE = "login"
 ENDS_WITHIN = 2.0
-"""Seconds an old sshd gets to end."""
+"""Seconds to wait for an old sshd to end."""
 
 
 def write_login(directory: Path, pid: int) -> None:
-    """The head is reached through the sshd that is process `pid`."""
+    """Record that the head is reached through sshd process `pid`."""
     import psutil
 
     from allranks.machine.identity import identity_of
@@ -28,7 +28,7 @@ def write_login(directory: Path, pid: int) -> None:
 
 
 def end_login(directory: Path, but: int) -> None:
-    """End the sshd of the login before, if it is one and still there, and not process `but`."""
+    """End the recorded sshd of the previous login, if it still runs and is not process `but`."""
     import psutil
 
     from allranks.machine.identity import still_runs
@@ -40,4 +40,4 @@ def end_login(directory: Path, but: int) -> None:
             process.terminate()
             process.wait(ENDS_WITHIN)
     except (OSError, ValueError, psutil.Error):
-        pass  # it is gone, or somebody else's: then its ports are seen to be taken
+        pass  # already gone, or not this user's: then the next login finds its ports in use

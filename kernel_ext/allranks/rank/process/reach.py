@@ -1,8 +1,8 @@
-"""What a login runs: it relays lines between the head, at its standard input and output, and the host process.
+"""The program of an ssh login: it relays lines between the head, over stdin and stdout, and the host process.
 
-Without arguments it starts that host process, in a session of its own: when the login ends, for whatever reason, only
-the relay ends. With the folder of a host process it connects to that one again. With ``--free`` too, it only ends the
-login before, so that the ports of that one's tunnels are free for the next, and says whether there is a host process.
+Without arguments it starts the host process in a session of its own, so that only the relay ends with the login. With
+the folder of a host process it connects to that process again. With ``--free`` as well, it only ends the previous
+login, so that the ports of its tunnels are free for the next login, and reports whether the host process runs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .login import end_login, write_login
 
 def main(arguments: Sequence[str]) -> None:
     if not arguments:
-        write_all(1, to_line(Heard(0)) + b"\n")  # its Python runs
+        write_all(1, to_line(Heard(0)) + b"\n")  # reports that Python runs here
         relay(_started())
         return
     folder = Path(arguments[0])
     end_login(folder, os.getppid())
     connection = socket.socket(socket.AF_UNIX)
     try:
-        os.chdir(folder)  # a socket's path may have some 100 characters only
+        os.chdir(folder)  # the path of a Unix socket is limited to about 100 characters
         connection.connect("control")
-    except (FileNotFoundError, ConnectionRefusedError):  # it has ended, as its machine has perhaps
+    except (FileNotFoundError, ConnectionRefusedError):  # the host process has ended, perhaps with the machine
         write_all(1, to_line(Gone()) + b"\n")
         return
     if "--free" in arguments:
@@ -43,16 +43,16 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _started() -> int:
-    """Start a host process; returns the descriptor that leads to it."""
+    """Start a host process; return the descriptor connected to it."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "allranks.rank.process.host", str(os.getppid())]  # macOS survives no mere fork
+    command = [sys.executable, "-m", "allranks.rank.process.host", str(os.getppid())]  # on macOS, fork needs exec
     subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
     theirs.close()
     return ours.detach()
 
 
 def relay(connection: int) -> None:
-    """Until either end closes."""
+    """Copy data in both directions until either end closes."""
     ways = {0: connection, connection: 1}
     while True:
         for source in select.select(list(ways), [], [])[0]:

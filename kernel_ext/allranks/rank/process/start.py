@@ -1,4 +1,4 @@
-"""How a host process starts others: the controller, a launcher such as mpirun, and ranks, forked or as new programs."""
+"""How a host process starts the controller, a launcher such as mpirun, and ranks (forked or as new programs)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any
 from allranks.machine.files import make_private, redirect_to_log, write_private
 from allranks.messages.host_messages import RankConfig
 
-EXIT = os._exit  # a rank wraps os._exit for its user's calls; this one is ours
+EXIT = os._exit  # the original: a rank wraps os._exit for its user's calls
 
 
 def controller(connections: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
-    """ipyparallel's controller; it takes further orders on its standard input."""
+    """Start ipyparallel's controller, which reads further requests from its standard input."""
     process = subprocess.Popen(
         [sys.executable, "-m", "allranks.hosts.controller"],
         stdin=subprocess.PIPE,
@@ -35,7 +35,7 @@ def controller(connections: Mapping[str, Any], log: Path) -> subprocess.Popen[by
 
 
 def launcher(command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own."""
+    """Start a launcher in a session of its own."""
     output = open(log, "wb")
     return subprocess.Popen(
         command,
@@ -48,7 +48,7 @@ def launcher(command: Sequence[str], env: Mapping[str, str], log: Path) -> subpr
 
 
 def spawned_rank(config: RankConfig) -> subprocess.Popen[bytes]:
-    """A rank as a new Python."""
+    """Start a rank as a new Python process."""
     make_private(Path(config.directory))
     join = Path(config.directory, "rank.json")
     write_private(join, json.dumps(asdict(config)))
@@ -62,9 +62,9 @@ def spawned_rank(config: RankConfig) -> subprocess.Popen[bytes]:
 
 
 def forked_rank(config: RankConfig, drop: Callable[[], None]) -> int:
-    """A rank as a copy of this process, with all that it has imported; `drop` closes in it what is this one's alone.
+    """Fork a rank, which shares this process's imports; in it, `drop` closes the descriptors of this process only.
 
-    Returns the rank's pid, in this process; the rank never returns.
+    Returns the rank's pid in this process; never returns in the rank.
     """
     make_private(Path(config.directory))
     parent = os.getpid()
@@ -91,7 +91,7 @@ def forked_rank(config: RankConfig, drop: Callable[[], None]) -> int:
 
 
 def _take_signals(mask: Iterable[int]) -> None:
-    """In the forked child: handle signals as any other process does. Those in the `mask` stay blocked."""
+    """In the forked child: restore the default signal handlers, and block only the signals in `mask`."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -100,7 +100,7 @@ def _take_signals(mask: Iterable[int]) -> None:
 
 
 def _become_rank(parent: int, config: RankConfig, drop: Callable[[], None]) -> None:
-    """In the forked child: drop what is the parent's, and end if the parent does."""
+    """In the forked child: close the parent's descriptors, end when the parent ends, and write to the rank's log."""
     drop()
     prctl = ctypes.CDLL(None).prctl
     prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,7 +1,7 @@
-"""Load saved variables in a process that is ended afterwards, to see whether another rank could load them.
+"""Load saved variables in a process that ends afterwards, to test whether another rank could load them.
 
-``python -m allranks.rank.process.trial_load FILE SETTINGS`` begins as a rank does and joins no world. It says on its
-standard output, a line of JSON each, which name it loads, and at the end which it could not.
+``python -m allranks.rank.process.trial_load FILE SETTINGS`` starts as a rank does but joins no world. It prints lines
+of JSON: each name before it is loaded, and at the end the names that could not be loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     from allranks.rank.values import checkpoint
 
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the user's code prints is none of ours
+    os.dup2(2, 1)  # output of the user's code must not mix with these lines
     threading.Thread(target=_end_with_the_rank, daemon=True).start()
     settings = json.loads(sys.argv[2])
     sys.path[:] = settings["path"]
@@ -45,7 +45,7 @@ def _end_with_the_rank() -> None:
 
 
 def _namespace(rank: int, size: int) -> dict[str, Any]:
-    """That of a rank's cells."""
+    """A namespace like that of a rank's cells."""
     import mlx.core as mx
 
     from allranks.rank.functions import transforms
@@ -61,7 +61,7 @@ def _namespace(rank: int, size: int) -> dict[str, Any]:
 
 
 def _read(file: IO[bytes], size: int) -> Any:
-    """A buffer that takes no memory where the file has none of it."""
+    """The next `size` bytes; a large buffer is not read, and stays empty memory that the system need not allocate."""
     if size <= SMALL:
         return bytearray(file.read(size))
     file.seek(size, os.SEEK_CUR)
@@ -69,7 +69,7 @@ def _read(file: IO[bytes], size: int) -> Any:
 
 
 def _placeholder(make: Any) -> Any:
-    """Large arrays are not computed unless somebody looks at them."""
+    """Wrap `make` so that large arrays are broadcasts of one element, computed only if the code uses them."""
 
     def make_or_stand_in(name: str, shape: tuple[int, ...], buffer: Any) -> Any:
         import mlx.core as mx

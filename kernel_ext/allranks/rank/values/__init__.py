@@ -1,4 +1,4 @@
-"""What the user's names hold: described without evaluating anything, saved to a file, restored.
+"""The user's variables: described without evaluating anything, saved to a file, restored.
 
 Runs in: a rank's main thread.
 Called by: ``rank.agent``, ``rank.cell``, ``rank.world``.

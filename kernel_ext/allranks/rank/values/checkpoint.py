@@ -1,7 +1,7 @@
 """Save the user's variables of this rank to a private file, and load them in another process.
 
-What cannot be pickled, and what could not be loaded again, is found out while this process still has it. The file is
-one stream of pickles, a name after the other, that share what they have in common, and the raw buffers of arrays.
+Variables that cannot be pickled, or could not be loaded again, are detected while this process still has them. The file
+is one stream of pickles, one for each name, which share common objects, followed by the raw buffers of arrays.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ GIVEN = frozenset({"mx", "world", "rank", "size"})
 """The names every rank starts with."""
 OF_IPYTHON = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 RESCUE_WITHIN = 5.0
-"""Seconds one variable may take to be packed: it may wait for the blocked main thread."""
+"""Timeout, in seconds, for packing one variable, which may wait for the blocked main thread."""
 ATTEMPTS_WITHIN = 300.0
-"""Seconds that attempts to load what is saved may take together."""
+"""Total seconds for the attempts to load the saved variables in another process."""
 LENGTH = struct.Struct("<Q")
-"""Before each buffer in a file."""
+"""The length that precedes each buffer in a file."""
 
 Try = Callable[[Path], Trial]
 Read = Callable[[IO[bytes], int], Any]
@@ -43,12 +43,12 @@ Read = Callable[[IO[bytes], int], Any]
 
 @dataclass(frozen=True)
 class Saved:
-    """Names that are not in the file."""
+    """The names that are not in the file."""
 
     left: list[str]
-    """They cannot be pickled."""
+    """Names that cannot be pickled."""
     failed: dict[str, str]
-    """They can, but not be loaded again, and why."""
+    """Names that can be pickled but not loaded again, and why."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class Loaded:
     failed: dict[str, str] = field(default_factory=dict)
     """Names that could not be loaded, and why."""
     state: Mapping[str, Any] | None = None
-    """What else the process held (see `process_state`), where that was saved."""
+    """Other state of the process (see `process_state`), if it was saved."""
 
 
 def user_variables(
     user_ns: Mapping[str, Any], hidden: Mapping[str, Any], given: Collection[str] = GIVEN
 ) -> dict[str, Any]:
-    """What the user made: no underscored names, nothing IPython put there, not what the rank was `given`."""
+    """The user's own variables: without underscored names, IPython's names, and names that the rank was `given`."""
     return {
         name: value
         for name, value in list(user_ns.items())
@@ -76,10 +76,11 @@ def user_variables(
 
 
 def save(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None) -> Saved:
-    """Write what can travel (0600). Objects shared by several names stay shared.
+    """Write the variables that can be pickled to a file (0600). Objects shared by several names stay shared.
 
-    With `attempt`, a copy of the file without its large arrays is loaded first, until all that is left in it loads;
-    names that fail are written to the file `aside` instead. Raises RuntimeError where that comes to no end.
+    `attempt` loads a copy of the file without its large arrays in another process. It is repeated without the names
+    that fail, until all the others load; names that fail are written to the file `aside` instead. Raises RuntimeError
+    if that takes longer than `ATTEMPTS_WITHIN`, or the other process fails before it loads the first name.
     """
     whole, left, failed = dict(variables), list[str](), dict[str, str]()
     until = time.monotonic() + ATTEMPTS_WITHIN
@@ -114,7 +115,7 @@ def _without(variables: Mapping[str, Any], names: Collection[str]) -> dict[str, 
 
 
 def _tried(file: Path, buffers: Iterable[Any], attempt: Try) -> dict[str, str]:
-    """Names that another process could not load, and why. Raises RuntimeError where it could not even begin."""
+    """Names that another process could not load, and why. Raises RuntimeError if it ended before the first name."""
     try:
         _write(file, buffers, largest=SMALL)
         trial = attempt(file)
@@ -126,7 +127,7 @@ def _tried(file: Path, buffers: Iterable[Any], attempt: Try) -> dict[str, str]:
 
 
 def _write(path: Path, buffers: Iterable[Any], largest: int | None = None) -> None:
-    """Buffers above the `largest` size are left out: the file is as long, with holes."""
+    """Write the buffers, the first always; a buffer larger than `largest` leaves a hole of its size in the file."""
     with private_file(path) as file:
         for number, buffer in enumerate(buffers):
             view = memoryview(buffer).cast("B")
@@ -139,10 +140,10 @@ def _write(path: Path, buffers: Iterable[Any], largest: int | None = None) -> No
 
 
 def rescue(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None) -> Saved:
-    """`save` from another thread while the main one is blocked in a collective for good.
+    """Call `save` from another thread while the main thread is blocked in a collective indefinitely.
 
-    Arrays that are evaluated can be read from any thread. MLX evaluates pending ones only in the thread that made them
-    (0.32.4), so they are left out, as is what does not come to an end.
+    Evaluated arrays can be read from any thread. MLX evaluates pending arrays only in the thread that made them
+    (0.32.4), so these are left out, as are variables that take longer than `RESCUE_WITHIN` to pack.
     """
     ready = {name: value for name, value in variables.items() if _packs_within(value, RESCUE_WITHIN)}
     saved = save(path, ready, attempt, aside)
@@ -164,10 +165,10 @@ def load(
     read: Read | None = None,
     begin: Callable[[str], None] = lambda _name: None,
 ) -> Loaded:
-    """Bind in `namespace` what `save` wrote; what cannot be loaded is left out.
+    """Bind the variables that `save` wrote in `namespace`; variables that cannot be loaded are left out.
 
-    `read` takes a buffer of so many bytes from the file, `begin` is told each name before it is loaded. Raises OSError,
-    EOFError and what `pickle` raises where the file itself is damaged.
+    `read` reads a buffer of the given size from the file; `begin` is called with each name before it is loaded. Raises
+    OSError, EOFError, and if the file itself is damaged, what `pickle` raises.
     """
     loaded = _load(path, namespace, read or read_exactly, begin)
     names = [name for name in loaded.names if name != process_state.NAME]
@@ -193,9 +194,9 @@ def load_stream(
     begin: Callable[[str], None] = lambda _name: None,
     stored: Callable[[str], Any] | None = None,
 ) -> Loaded:
-    """Bind in `namespace` what `values.pack_names` made; what cannot be loaded is left out.
+    """Bind the variables that `values.pack_names` packed in `namespace`; variables that cannot be loaded are left out.
 
-    `buffers` returns the stream's out-of-band buffers, `stored` what is stored elsewhere by its key.
+    `buffers` returns the stream's out-of-band buffers; `stored` returns an object that is stored elsewhere, by its key.
     """
 
     def unpickler(kind: Any) -> Any:
@@ -209,7 +210,7 @@ def load_stream(
         return Loaded(_bind(unpickler(pickle.Unpickler), namespace, begin))
     except SURVIVED:
         put_back(namespace, namespace.keys(), before)
-    gc.collect()  # arrays must not be there twice
+    gc.collect()  # free the arrays before they are loaded a second time
     tolerant = unpickler(TolerantUnpickler)
     names = _bind(tolerant, namespace, begin)
     new = {name: value for name, value in namespace.items() if name not in before or before[name] is not value}
@@ -221,7 +222,7 @@ def load_stream(
 
 
 def _bind(unpickler: Any, namespace: dict[str, Any], begin: Callable[[str], None]) -> list[str]:
-    """Each name as it comes: what restores an object may use the names before it."""
+    """Load and bind one name after the other, since restoring an object may use earlier names; return the names."""
     names = []
     for name, value in values.unpack_names(unpickler):
         begin(name)
@@ -231,7 +232,7 @@ def _bind(unpickler: Any, namespace: dict[str, Any], begin: Callable[[str], None
 
 
 def put_back(namespace: dict[str, Any], names: Iterable[str], before: Mapping[str, Any]) -> None:
-    """Give these names in `namespace` what they had `before`."""
+    """Restore these names in `namespace` to their values `before`, or delete them if they had none."""
     for name in list(names):
         if name in before:
             namespace[name] = before[name]
@@ -240,7 +241,7 @@ def put_back(namespace: dict[str, Any], names: Iterable[str], before: Mapping[st
 
 
 def frames(file: IO[bytes], read: Read) -> Iterator[Any]:
-    """Each buffer of a file in which they stand one after the other, each after its length."""
+    """The buffers of a file, each of which is preceded by its length."""
     while head := file.read(LENGTH.size):
         yield read(file, _length(head))
 
@@ -252,7 +253,7 @@ def _length(head: bytes) -> int:
 
 
 def read_exactly(file: IO[bytes], size: int) -> bytearray:
-    """Raises EOFError."""
+    """Read `size` bytes. Raises EOFError if the file has fewer."""
     data = bytearray(size)
     if file.readinto(data) != size:  # type: ignore[attr-defined]
         raise EOFError("the file is incomplete")
@@ -260,10 +261,10 @@ def read_exactly(file: IO[bytes], size: int) -> bytearray:
 
 
 def load_variables(path: str | os.PathLike[str]) -> list[str]:
-    """Load variables that `heal`, `resize` or `rewire` saved and could not load, in a cell on the rank that had them.
+    """Load variables that `heal`, `resize` or `rewire` saved but could not load, in a cell on the rank that had them.
 
-    Returns their names. Raises ValueError, after it has loaded the others, for names that cannot be loaded this time
-    either. The file stays. Like `pickle`, it runs what the file says: load only what ranks of yours have saved.
+    Returns their names. Raises ValueError, after loading the others, for names that still cannot be loaded. The file
+    stays. Like `pickle`, it runs code from the file: load only files that your own ranks have saved.
     """
     loaded = load(Path(path), vars(sys.modules["__main__"]))
     if loaded.failed:

@@ -1,6 +1,6 @@
-"""What the cells of a rank have changed in its process beside variables: random states and the environment.
+"""The process state, besides variables, that the cells of a rank have changed: random states and the environment.
 
-It travels in the file of the variables, under a name that no variable can have.
+It is saved in the file of the variables, under a name that no variable can have.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 
 NAME = "(process state)"
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_")
-"""What environment variables begin with that belong to one process of a launcher."""
+"""Prefixes of environment variables that a launcher sets for one process only."""
 
 
 def taken(environment: Mapping[str, str], of_world: Collection[str]) -> dict[str, Any]:
     """The state of this process now. In the main thread, since MLX keeps a random state for each thread (0.32.4).
 
-    `environment` is how its environment was before any cell; variables `of_world` belong to the world that it is in.
+    `environment` is the process's environment before any cell. Variables in `of_world`, which belong to its world, are
+    left out.
     """
 
     def is_set_by_cells(name: str) -> bool:
@@ -43,17 +44,17 @@ def random_states() -> dict[str, Any]:
     numpy = sys.modules.get("numpy")
     if numpy and isinstance(found := numpy.random.get_state(), tuple):  # else a generator that the new process lacks
         name, words, *rest = found
-        state["numpy"] = (name, words.tolist(), *rest)  # a host may lack numpy
+        state["numpy"] = (name, words.tolist(), *rest)  # as a list, since the loading host may lack numpy
     return state
 
 
 def restore(state: Mapping[str, Any]) -> dict[str, str]:
-    """Give this process what `taken` returned in another one; returns what failed, and why. In the main thread."""
+    """Restore what `taken` returned in another process; return what failed, and why. In the main thread."""
     return _restored(state, {**_RANDOM, "os.environ": _environ})
 
 
 def restore_random(state: Mapping[str, Any]) -> dict[str, str]:
-    """Give this process what `random_states` returned; returns what failed, and why. In the main thread."""
+    """Restore what `random_states` returned; return what failed, and why. In the main thread."""
     return _restored(state, _RANDOM)
 
 
@@ -71,7 +72,7 @@ def _mlx(state: Mapping[str, Any]) -> None:
     import mlx.core as mx
 
     [[high, low]] = state["mlx"]
-    mx.random.seed(high << 32 | low)  # makes the key [high, low], and nothing else sets it (0.32.4)
+    mx.random.seed(high << 32 | low)  # sets the key to [high, low]; MLX has no other way to set it (0.32.4)
 
 
 def _random(state: Mapping[str, Any]) -> None:

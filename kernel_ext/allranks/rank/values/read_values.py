@@ -1,4 +1,4 @@
-"""What code reads of the user's variables: numbers, text, truth values, and the code of functions and classes."""
+"""The user's variables that code reads: numbers, text, truth values, and the code of functions and classes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from allranks.rank.values.checkpoint import GIVEN
 
 PLAIN = (bool, int, float, str)
 LONGEST = 100
-"""Characters of a text that counts."""
+"""Maximum length, in characters, of a text that is returned."""
 LARGEST = 1 << 63
-"""Whole numbers beyond it are no messages."""
+"""Integers of this magnitude or more do not fit in a message."""
 MOST = 200
-"""Names that are looked at."""
+"""Maximum number of names examined."""
 OF_CLASSES = frozenset({"__dict__", "__weakref__", "__module__", "__firstlineno__", "__static_attributes__"})
-"""Attributes of a class that say nothing of its code."""
+"""Attributes of a class that are not part of its code."""
 
 
 def read_values(names: Collection[str], without: Collection[str], user_ns: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain ones of these variables, and of those that the user's functions among them read in turn.
+    """The plain values among these variables, and among the variables that the user's functions read in turn.
 
-    A function or class of the user counts as a short checksum of its code, under its name with ``()``. `without` has
-    names that the code binds itself. Evaluates nothing.
+    A function or class of the user is returned as a short checksum of its code, under its name with ``()``. `without`
+    lists names that the code binds itself. Evaluates nothing.
     """
     found: dict[str, Any] = {}
     left, seen, looked_at = sorted(names), {*GIVEN, *without}, 0
@@ -55,7 +55,7 @@ def _globals(function: types.FunctionType) -> Iterator[str]:
 
 
 def _code_of(value: Any, user_ns: Mapping[str, Any]) -> Iterator[types.FunctionType | str]:
-    """The user's function in it, if there is one, or the functions and the plain attributes of the user's class."""
+    """The user's function that `value` wraps, if any, or the functions and plain attributes of the user's class."""
     if isinstance(value, type):
         for base in value.__mro__:
             for name, each in list(vars(base).items()) if base.__module__ == "__main__" else ():
@@ -78,7 +78,7 @@ def _checksum(parts: Collection[types.FunctionType | str]) -> str:
 
 
 def _text_of(function: types.FunctionType) -> str:
-    """Its source, or what it was compiled to, and its plain defaults."""
+    """The function's source, or else its compiled code, and its plain default values."""
     try:
         text = inspect.getsource(function)
     except (OSError, TypeError):
@@ -94,5 +94,5 @@ def _compiled(code: types.CodeType) -> str:
 def _constant_text(value: Any) -> str:
     if isinstance(value, types.CodeType):
         return _compiled(value)
-    # A set has another order in each process.
+    # The order of a set differs between processes.
     return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)

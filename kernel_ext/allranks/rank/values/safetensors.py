@@ -27,14 +27,14 @@ DTYPES = {
     **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
 }
-"""MLX's dtypes, as the format calls them."""
+"""The format's names of MLX's dtypes."""
 _LENGTH = struct.Struct("<Q")
 LONGEST_HEADER = 100 << 20
-"""Bytes, as in the format's reference implementation."""
+"""Maximum bytes of a header, as in the format's reference implementation."""
 
 
 class Damaged(ValueError):
-    """A file is not what was written."""
+    """A file differs from what was written."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class ArrayBytes:
     dtype: str
     shape: tuple[int, ...]
     data: memoryview
-    """In row-major order."""
+    """The elements in row-major order."""
 
 
 def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> tuple[int, dict[str, int]]:
-    """Write a new file, also to the disk itself; returns its size in bytes, and the arrays' checksums. Raises OSError.
+    """Write a new file and flush it to disk; return its size in bytes, and the arrays' checksums. Raises OSError.
 
-    Copying to the system's cache takes a core, and waiting for the disk none: checksums are made during the latter.
+    Copying to the system's cache uses a core, and waiting for the disk none, so checksums are computed during the wait.
     """
     header, end = dict[str, Any](), 0
     for key, array in arrays.items():
@@ -71,7 +71,7 @@ def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> tuple[int, dict[str, 
 
 
 class SafetensorsFile:
-    """A file to read arrays from. Raises OSError, and Damaged."""
+    """A file from which arrays are read. Raises OSError, and Damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class SafetensorsFile:
             raise Damaged(f"{path} is incomplete")
 
     def read(self, key: str, dtype: str, shape: list[int], nbytes: int) -> bytearray:
-        """The bytes of the array, which is to be of this dtype, shape and size."""
+        """The bytes of the array. Raises Damaged if it differs in dtype, shape or size."""
         found = self._header.get(key)
         start = self._start + found["data_offsets"][0] if found else 0
         offsets = [start - self._start, start - self._start + nbytes]

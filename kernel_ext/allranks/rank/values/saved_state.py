@@ -1,8 +1,8 @@
-"""Save what this rank holds to a folder on its host, and load it again.
+"""Save this rank's variables to a folder on its host, and load them again.
 
-Arrays go to safetensors files under readable keys, all else to one pickle for each rank. The files of one save are in
-a folder of their own (see `messages.state_manifest`). Replacing ``manifest.json``, which names that folder, is the
-last step: so the old state is there, or the new one, whenever a rank is killed.
+Arrays go to safetensors files under readable keys, all other values to one pickle for each rank. The files of one save
+are in a folder of their own (see `messages.state_manifest`). The last step replaces ``manifest.json``, which names that
+folder: so whenever a rank is killed, either the old state or the new one is complete.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .safetensors import ArrayBytes, Damaged, SafetensorsFile
 from .variables import DEEPEST, PLAIN
 
 LOCK = ".saving"
-"""The file in the folder that is locked while a save writes to it. It has the version that this save writes."""
+"""The file that is locked while a save writes to the folder. It contains the version that is being written."""
 LOCKED_WITHIN = 2.0
-"""Seconds that another rank of the same save gets to write its version there."""
+"""Seconds to wait until the rank that holds the lock has written its version to the file."""
 LOOK_EVERY = 0.02
 SAMPLE_PART = 4096
 SAMPLE_PARTS = 64
-"""The number of parts in the sample of an array, and the bytes of each. A smaller array is its own sample."""
+"""The bytes of each part of an array's sample, and the number of parts. A smaller array is its own sample."""
 
 
 INVALID = "its collective was aborted, so it is invalid"
@@ -72,10 +72,10 @@ def find_savable(variables: Mapping[str, Any], invalid: Container[int]) -> tuple
 
 
 class StateSnapshot:
-    """What the variables held when it was taken: later cells do not change it. In the main thread."""
+    """The values of variables at one moment, which later cells do not change. Taken in the main thread."""
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
-        """An array that several names have gets its key from the first of them. Raises ValueError, which names one."""
+        """An array with several names gets its key from the first. Raises ValueError for an unsavable variable."""
         keys = _keys(variables)
         self.variables: list[requests.HeldVariable] = []
         stored = dict[str, Any]()
@@ -102,16 +102,16 @@ class StateSnapshot:
         ]
 
     def digests(self, keys: Sequence[str]) -> dict[str, str]:
-        """Of the bytes of these arrays."""
+        """The digests of the bytes of these arrays, by key."""
         return {key: digest(self.arrays[key].data) for key in keys}
 
 
 ArrayKeys: TypeAlias = Mapping[int, tuple[str, Any]]
-"""The key of each array, by its ``id``, and the array, so that no other object gets this."""
+"""The key of each array, by its ``id``, and the array itself, so that its ``id`` is not reused."""
 
 
 def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVariable, dict[str, Any]]:
-    """What a variable is, and the arrays in it that have keys. Raises CannotTravel."""
+    """The description of a variable, and its arrays that have keys. Raises CannotTravel."""
     arrays = dict[str, Any]()
 
     def stored(obj: Any) -> str | None:
@@ -130,7 +130,7 @@ def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVar
 
 
 def _is_storable(value: Any) -> bool:
-    """Whether it is an array that the format has: of MLX, or of numpy, and no part of another one."""
+    """Whether the format can store the value: an MLX array, or a numpy array that is not a view of another."""
     if (mx := sys.modules.get("mlx.core")) is not None and type(value) is mx.array:
         return True
     numpy = sys.modules.get("numpy")
@@ -143,7 +143,7 @@ def _is_storable(value: Any) -> bool:
 
 
 def _keys(variables: Mapping[str, Any]) -> ArrayKeys:
-    """The keys of the arrays that are found in the variables. One that several names have gets the key of the first."""
+    """The keys of the arrays found in the variables. An array with several names gets the key of the first."""
     found, taken, seen = dict[int, tuple[str, Any]](), set[str](), dict[int, Any]()
     for name, value in variables.items():
         for path, array in _arrays_in(value, name, seen):
@@ -165,14 +165,14 @@ def _arrays_in(value: Any, path: str, seen: dict[int, Any], depth: int = 0) -> I
         seen[id(value)] = value
         try:
             parts = [(f"{path}.{name}", each) for name, each in _parts(value)]
-        except Exception:  # from the object's own code; its arrays go to the pickle
+        except Exception:  # raised by the object's own code; its arrays go to the pickle
             parts = []
         for part, each in parts:
             yield from _arrays_in(each, part, seen, depth + 1)
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a tree, a model, an optimizer or another object holds, each with its name there."""
+    """The parts of a tree, a model, an optimizer or another object, each with its name in it."""
     if isinstance(value, dict):
         yield from list(dict.items(value))
     elif isinstance(value, (list, tuple)):
@@ -184,7 +184,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _snapshot(arrays: Mapping[str, Any]) -> dict[str, ArrayBytes]:
-    """The bytes of these arrays. MLX's share their memory, until an assignment such as ``x[0] = 1`` copies it."""
+    """The bytes of these arrays. MLX arrays share their memory until an assignment such as ``x[0] = 1`` copies it."""
     mx = sys.modules.get("mlx.core")
     own = {
         # There is no float64 on a GPU.
@@ -225,14 +225,14 @@ class StateWriter:
         self.folder = resolved(path)
         self._files = self.folder / version
         self._lock: IO[str] | None = None
-        """Of the rank that has locked the folder."""
+        """The lock file, if this rank has locked the folder."""
         self._replaced: str | None = None
-        """The version that the manifest in the folder named before."""
+        """The version that the folder's manifest named before `commit`."""
         self.first = False
-        """Whether no lower rank writes to the same disk, as is known once all ranks have opened theirs."""
+        """Whether no lower rank writes to the same disk; set by `write`, once all ranks have called `open`."""
 
     def open(self) -> tuple[int, int]:
-        """Make the folder, and write the pickle; returns its size and checksum."""
+        """Create and lock the folder, and write the pickle; return its size and checksum."""
         _refuse_others(self.folder)
         self._files.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.folder, self._files.name)
@@ -247,7 +247,7 @@ class StateWriter:
         return sum(map(len, parts)), checksum(*parts)
 
     def write(self, equal: Sequence[str]) -> tuple[dict[str, int], int]:
-        """Write the arrays; returns the checksums of those that this rank has written, and the bytes written."""
+        """Write the arrays; return the checksums of the arrays that this rank has written, and the bytes written."""
         arrays, shared = self._snapshot.arrays, set(equal)
         self.first = not any((self._files / pickle_file(rank)).exists() for rank in range(self._rank))
         files = {arrays_file(self._rank): [key for key in arrays if key not in shared]}
@@ -263,9 +263,9 @@ class StateWriter:
         return checksums, written
 
     def commit(self, manifest: Buffer, runs: Buffer) -> None:
-        """Write the runs, and put the manifest in place. The last step, and only on one rank for each disk."""
+        """Write the runs, and put the manifest in place: the last step, done by one rank for each disk."""
         self._replaced = _current(self.folder)
-        if runs == NO_RUNS and self._replaced is not None:  # of a shell, say, that has none
+        if runs == NO_RUNS and self._replaced is not None:  # for example a save from a shell: keep the previous runs
             with suppress(OSError):
                 runs = (self.folder / self._replaced / RUNS).read_bytes()
         for folder, name, data in (
@@ -292,11 +292,11 @@ class StateWriter:
             elif self._replaced is not None:
                 shutil.rmtree(self.folder / self._replaced, ignore_errors=True)
         if self._lock is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked has the file, too
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child may have the file open, too
             self._lock.close()
 
     def _remove_others(self, incomplete: bool = False) -> None:
-        """Remove all other versions; where the new one is not in place yet, only `incomplete` ones of killed saves."""
+        """Remove all other versions, or only the `incomplete` ones that killed saves have left."""
         for each in self.folder.glob("state-*"):
             keep = each == self._files or (incomplete and (each / MANIFEST).exists())
             if VERSION.fullmatch(each.name) and not keep:
@@ -306,9 +306,9 @@ class StateWriter:
 
 
 def _locked(folder: Path, version: str) -> IO[str] | None:
-    """The folder's lock, if this rank is the one that gets it: another rank may have it for the same version.
+    """The locked file; None if another rank of the same save has the lock, or the file system has no locks.
 
-    Raises BlockingIOError where another save has it. On a file system without locks, no rank gets one.
+    Raises BlockingIOError if another save has the lock.
     """
     file = open(folder / LOCK, "a+")
     until = time.monotonic() + LOCKED_WITHIN
@@ -338,7 +338,7 @@ def _locked(folder: Path, version: str) -> IO[str] | None:
 
 
 def _current(folder: Path) -> str | None:
-    """The version that the manifest in the folder names."""
+    """The version that the folder's manifest names; None if no manifest can be read."""
     try:
         return read_manifest(folder).version
     except (OSError, ValueError):
@@ -346,12 +346,12 @@ def _current(folder: Path) -> str | None:
 
 
 def resolved(path: str) -> Path:
-    """The absolute path, relative to the working folder."""
+    """The absolute path; a relative `path` starts at the working folder."""
     return Path(path).expanduser().absolute()
 
 
 def _refuse_others(folder: Path) -> None:
-    """Raises FileExistsError where a manifest of another program would be replaced."""
+    """Raise FileExistsError if a manifest of another program would be replaced."""
     if (folder / MANIFEST).exists():
         try:
             StateManifest.decoded((folder / MANIFEST).read_bytes())
@@ -360,7 +360,7 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names in the folder reach the disk."""
+    """Flush the folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -369,25 +369,25 @@ def _sync_folder(folder: Path) -> None:
 
 
 def find(path: str) -> requests.StateFound:
-    """The state in a folder. Raises OSError, or ValueError where there is none."""
+    """The state in a folder. Raises OSError if there is none, and ValueError if its manifest is damaged."""
     folder = resolved(path)
     if not (folder / MANIFEST).exists():
         raise FileNotFoundError(f"no saved state in {folder}" if folder.is_dir() else f"there is no folder {folder}")
     current = read_manifest(folder)
     versions = dict[str, list[int]]()
     for each in folder.glob("state-*"):
-        with suppress(OSError, ValueError):  # the read of the one that is loaded says what is wrong
+        with suppress(OSError, ValueError):  # if this version is loaded, the error is raised then
             versions[each.name] = _pickles_in(folder, read_manifest(each))
     return requests.StateFound(str(folder), current.version, versions)
 
 
 def _pickles_in(folder: Path, manifest: StateManifest) -> list[int]:
-    """The ranks whose pickles are here."""
+    """The ranks whose pickles are in the folder."""
     return [rank for rank, each in manifest.pickles.items() if (folder / each.file).exists()]
 
 
 def read_manifest(folder: Path) -> StateManifest:
-    """Raises OSError, and ValueError where it is damaged, or of another program."""
+    """The folder's manifest. Raises OSError, and ValueError if it is damaged or from another program."""
     try:
         return StateManifest.decoded((folder / MANIFEST).read_bytes())
     except ValueError as error:
@@ -395,20 +395,20 @@ def read_manifest(folder: Path) -> StateManifest:
 
 
 class StateReader:
-    """Reads what one rank has saved, into a namespace. In the main thread."""
+    """Reads the variables that one rank has saved. Used in the main thread."""
 
     def __init__(self, folder: Path, version: str, rank: int | None) -> None:
-        """What this `rank` has saved; for None, any rank whose files are here. Raises OSError and ValueError."""
+        """`rank` is the rank that saved; None for the lowest whose pickle is here. Raises OSError and ValueError."""
         self._folder = folder
         self._manifest = read_manifest(folder / version)
         self._rank = rank if rank is not None else min(_pickles_in(folder, self._manifest), default=0)
         self._files = dict[str, SafetensorsFile]()
         self._loaded = dict[str, Any]()
         self.nbytes = 0
-        """Read so far."""
+        """Bytes read so far."""
 
     def load(self, names: Sequence[str], namespace: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The values of these names, and of those that cannot be loaded, why. The namespace stays as it is."""
+        """The values of these names, and the reasons for names that cannot be loaded. Does not change the namespace."""
         held = {name: value for name in names if (value := self._manifest.value(name, self._rank)) is not None}
         wanted = {key for value in held.values() for key in value.arrays}
         for key in sorted(wanted):
@@ -416,10 +416,10 @@ class StateReader:
         stream, *buffers = self._read_pickle()
         before = dict(namespace)
         try:
-            # What restores an object may use the names before it, so they are bound meanwhile.
+            # Restoring an object may use earlier names, so they are bound for that time.
             loaded = checkpoint.load_stream(stream, lambda: map(bytearray, buffers), namespace, stored=self._loaded.get)
             found = {name: namespace[name] for name in loaded.names if name in held}
-            # Underscored names come with the functions that use them.
+            # Functions bring the underscored names that they use.
             found |= {name: namespace[name] for name in namespace if name.startswith("_") and name not in before}
         finally:
             checkpoint.put_back(namespace, namespace.keys(), before)

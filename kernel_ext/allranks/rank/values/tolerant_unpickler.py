@@ -1,7 +1,7 @@
-"""Load a pickle as far as it goes: where an object cannot be made, go on, and tell which values hold it.
+"""Load a pickle as far as possible: if an object cannot be made, continue, and report the values that hold it.
 
-It is Python's own unpickler that is written in Python, with the operations that run other people's code guarded. That
-one is some 30 times slower than the one in C, so it is for streams that the latter could not load.
+It is Python's unpickler in pure Python, with guards around the operations that run other code. It is some 30 times
+slower than the unpickler in C, so it is used only for streams that the latter could not load.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN = frozenset({int, float, complex, bool, str, bytes, bytearray, type(None)
 
 
 class Missing:
-    """Stands where an object could not be made."""
+    """Replaces an object that could not be made."""
 
     __slots__ = ("reason", "target")
 
@@ -34,7 +34,7 @@ Load = Callable[["TolerantUnpickler"], None]
 
 
 def _making(load: Any, operands: int, on_top: bool) -> Load:
-    """An operation that takes so many operands and makes an object of them, in the place of one or after all."""
+    """Guard an operation that makes an object: on failure, Missing replaces the topmost object or is pushed on top."""
 
     def guarded(self: TolerantUnpickler) -> None:
         given = self.stack[-operands:] if operands else []
@@ -52,7 +52,7 @@ def _making(load: Any, operands: int, on_top: bool) -> Load:
 
 
 def _filling(load: Any) -> Load:
-    """An operation that gives the topmost object what it holds."""
+    """Guard an operation that fills the topmost object: on failure, that object is marked."""
 
     def guarded(self: TolerantUnpickler) -> None:
         try:
@@ -83,10 +83,10 @@ class TolerantUnpickler(pickle._Unpickler):
     def __init__(self, file: Any, *, buffers: Iterable[Any]) -> None:
         super().__init__(file, buffers=buffers)
         self._broken: dict[int, tuple[Any, str]] = {}
-        """Objects that are not what they should be, by ``id``, and why."""
+        """The broken objects and the reasons, by ``id``."""
 
     def mark(self, obj: Any, reason: str) -> None:
-        """`obj` is not what it should be."""
+        """Record that `obj` is broken; the first reason counts."""
         self._broken.setdefault(id(obj), (obj, reason))
 
     def find_class(self, module: str, name: str) -> Any:
@@ -98,7 +98,7 @@ class TolerantUnpickler(pickle._Unpickler):
             return missing
 
     def _load_pop(self) -> None:
-        """What sets the state of an object may be a function, whose result is dropped: then that object is broken."""
+        """Drop the topmost object. If it is Missing for a call that was to set an object's state, mark that object."""
         if self.stack and isinstance(self.stack[-1], Missing) and self.stack[-1].target is not None:
             self.mark(self.stack[-1].target, self.stack[-1].reason)
         pickle._Unpickler.load_pop(self)  # type: ignore[attr-defined]
@@ -106,10 +106,10 @@ class TolerantUnpickler(pickle._Unpickler):
     dispatch[pickle.POP[0]] = _load_pop
 
     def broken(self, values: Mapping[str, Any], namespace: dict[str, Any]) -> dict[str, str]:
-        """Those of the `values` that are, or hold, what is not what it should be, and why.
+        """The names of the `values` that are, or hold, a broken object, and why.
 
-        What functions look up in the `namespace`, or in modules, is no part of them, but for underscored names, which
-        travel with them.
+        Objects that functions look up in the `namespace` or in modules do not count as held, except underscored names,
+        which are saved with the functions.
         """
         if not self._broken:
             return {}
@@ -141,7 +141,7 @@ def _held_by(each: Any, namespace: dict[str, Any]) -> list[Any]:
     held = gc.get_referents(each)
     if type(each) is types.FunctionType and each.__globals__ is namespace:
         held += [namespace.get(name) for name in each.__code__.co_names if name.startswith("_")]
-    if type(each).__name__ == "ndarray" and each.dtype.hasobject:  # numpy tells the collector nothing of it
+    if type(each).__name__ == "ndarray" and each.dtype.hasobject:  # numpy hides them from the collector
         held += each.ravel().tolist()
     return held
 
@@ -153,7 +153,7 @@ def _is_imported(each: Any) -> bool:
 
 
 def _missing(error: BaseException, operands: list[Any]) -> Missing:
-    """With the reason of an operand that is missing itself, if there is one."""
+    """A Missing with the error as its reason, or with the reason of an operand that is Missing itself."""
     args = operands[1] if len(operands) > 1 and isinstance(operands[1], tuple) else ()
     reason = next((each.reason for each in (*operands, *args) if isinstance(each, Missing)), "") or _said(error)
     return Missing(reason, args[0] if args else None)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TRIAL_WITHIN = 120.0
-"""Seconds a trial may take: it may import what the rank had imported, on a busy machine."""
+"""Timeout of a trial, in seconds: it may have to import all that the rank had imported, on a busy machine."""
 SMALL = 4096
-"""Bytes up to which a buffer is in the file of a trial; larger ones are holes there, and zeros when loaded."""
+"""Largest buffer, in bytes, that is written to a trial's file; larger ones are holes, and loaded as zeros."""
 
 
 @dataclass
 class Beginning:
-    """How the process of this rank began, before any cell could change it, as the next one will."""
+    """How this rank's process began, before any cell could change it; the next process will begin in the same way."""
 
     environment: Mapping[str, str]
     directory: str
@@ -32,18 +32,18 @@ class Beginning:
         return cls(dict(os.environ), os.getcwd(), list(sys.path))
 
     def renew(self) -> None:
-        """The process has changed, and no cell has run yet."""
+        """Take the state again, after the process has changed and before any cell has run."""
         self.environment, self.directory, self.path = dict(os.environ), os.getcwd(), list(sys.path)
 
     def enter(self, folder: str) -> None:
-        """Make `folder` the working folder of this process, and of the trials that load variables as it would."""
+        """Make `folder` the working folder of this process and of its trials."""
         os.chdir(folder)
         self.directory = os.getcwd()
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came out."""
+    """The result of a trial."""
 
     failed: dict[str, str] = field(default_factory=dict)
     """Names that cannot be loaded, and why."""
@@ -54,12 +54,12 @@ class Trial:
 
 
 def try_to_load(file: Path, beginning: Beginning, rank: int, size: int) -> Trial:
-    """Load `file` in a new process. Raises OSError where there can be none."""
+    """Load `file` in a new process. Raises OSError if none can be started."""
     environment = {name: value for name, value in beginning.environment.items() if not name.startswith("MLX_")}
     settings = {"rank": rank, "size": size, "path": list(beginning.path)}
-    ours, theirs = os.pipe()  # closes with this process, and the trial ends with that
+    ours, theirs = os.pipe()  # closes when this process ends, which ends the trial
     try:
-        # A file, not a pipe: what the user's code starts would hold a pipe open.
+        # A file, not a pipe: processes that the user's code starts would keep a pipe open.
         complaints = tempfile.TemporaryFile()
         process = subprocess.Popen(
             [sys.executable, "-m", "allranks.rank.process.trial_load", str(file), json.dumps(settings)],

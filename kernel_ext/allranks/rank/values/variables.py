@@ -1,4 +1,4 @@
-"""What the user's names hold, leaf by leaf, described without evaluating anything."""
+"""Describes the user's variables, leaf by leaf, without evaluating anything."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from allranks.rank.arrays import pending
 from allranks.rank.arrays.pending import MOST_LEAVES
 
 DEEPEST = 30
-"""Containers within containers looked into."""
+"""Maximum depth of nested containers."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Each leaf with its path, as in ``['layers'][0]['weight']``; an ``nn.Module`` is a dict of its parameters."""
-    if depth == DEEPEST:  # it may hold itself
+    if depth == DEEPEST:  # the value may contain itself
         yield path, object()
     elif isinstance(value, dict):
         for key, each in list(dict.items(value)):
@@ -37,10 +37,10 @@ def describe(
     *,
     compared: bool = True,
 ) -> list[Variable]:
-    """One entry a name: type, shape, dtype, bytes of its arrays; if `compared`, a checksum where all of it is known.
+    """One entry for each name: type, shape, dtype, bytes of its arrays; if `compared`, a checksum where all is known.
 
-    Names that an aborted collective was a part of are `invalid`. Arrays that are `on_its_way` (their ``id``) count as
-    pending: to look into one would wait for it. Modules, functions and classes are left out: they are code.
+    Names in `invalid` depend on an aborted collective. Arrays whose ``id`` is in `on_its_way` count as pending, since
+    reading them would wait for their evaluation. Modules, functions and classes are left out: they are code.
     """
     return [
         Variable(name=name, invalid=name in invalid, **_described(value, on_its_way, compared))
@@ -50,7 +50,7 @@ def describe(
 
 
 def describe_leaves(value: Any, on_its_way: Container[int] = ()) -> list[Leaf]:
-    """One entry a leaf of `value`."""
+    """One entry for each leaf of `value`, up to `MOST_LEAVES`."""
     found = []
     for path, leaf in leaves(value):
         found.append(Leaf(path=path, **_described(leaf, on_its_way)))
@@ -89,7 +89,7 @@ def _described(value: Any, on_its_way: Container[int], compared: bool = True) ->
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array of MLX or numpy."""
+    """Whether the value is an MLX or numpy array."""
     return type(value).__module__.split(".")[0] in ("mlx", "numpy") and all(
         hasattr(type(value), name) for name in ("shape", "dtype", "nbytes")
     )
@@ -101,7 +101,7 @@ def is_pending(array: Any) -> bool:
 
 
 def _bytes(leaf: Any) -> Any:
-    """What tells the leaf from another; None where that cannot be said."""
+    """The leaf's content as bytes, for a checksum; None for other objects than arrays and plain values."""
     if is_array(leaf):
         import numpy as np
 

@@ -13,7 +13,7 @@ from allranks.rank.values.checkpoint import GIVEN
 
 
 class GivenNames:
-    """Puts them into the user's namespace, and knows which of them the user has given to something else."""
+    """Puts these names into the user's namespace, and knows which of them the user has reassigned."""
 
     def __init__(
         self,
@@ -23,13 +23,13 @@ class GivenNames:
         group: Callable[[], Any],
         shell: Callable[[], Any],
     ) -> None:
-        """`group` returns that of the world, and `shell` IPython's; each is None at first."""
+        """`group` returns the world's group, and `shell` IPython's shell; both return None at first."""
         self._user_ns, self._ledger, self.log, self._group, self._shell = user_ns, ledger, log, group, shell
         self._given: dict[str, Any] = {}
-        """What `hand_out` gave the names of; not the group, to which nothing may refer when the world is left."""
+        """What `hand_out` assigned, by name; without the group, to which nothing may refer when the world is left."""
 
     def hand_out(self) -> None:
-        """The names every cell starts with; one that the user has given to something else stays the user's."""
+        """Assign the names that every cell starts with, except those that the user has reassigned."""
         if self._group() is None:
             return
         import mlx.core as mx
@@ -41,11 +41,11 @@ class GivenNames:
         self._user_ns.update({name: value for name, value in names.items() if name in free})
         del names["world"]
         self._given = names
-        self._user_ns.setdefault("mark", mark)  # a user's own of that name stays
+        self._user_ns.setdefault("mark", mark)  # a `mark` of the user's own stays
         self._user_ns.setdefault("log", self.log)  # `from math import log` is left alone
 
     def all(self) -> dict[str, Any]:
-        """What ``mx``, ``world``, ``rank``, ``size`` and ``log`` stand for."""
+        """The values of ``mx``, ``world``, ``rank``, ``size`` and ``log``."""
         import mlx.core as mx
 
         group = self._group()
@@ -54,18 +54,18 @@ class GivenNames:
         return {**names, "log": self.log}
 
     def given(self) -> set[str]:
-        """Those of the names that are still what `hand_out` made of them."""
+        """The names that still have the values that `hand_out` assigned."""
         user_ns = self._user_ns
         same = {name for name, value in self._given.items() if name in user_ns and _same(user_ns[name], value)}
         world = user_ns.get("world", "")
         return same | ({"world"} if world is None or world is self._group() else set())
 
     def taken(self) -> set[str]:
-        """Those of the names that the user has given to something else."""
+        """The names that the user has reassigned."""
         return {name for name in GIVEN if name in self._user_ns} - self.given()
 
     def user_variables(self) -> dict[str, Any]:
-        """What the user made: nothing before the engine is ready, when a world may be joined already."""
+        """The user's variables; none before the engine is ready, when a world may already be joined."""
         if (shell := self._shell()) is None:
             return {}
         return checkpoint.user_variables(self._user_ns, shell.user_ns_hidden, self.given())

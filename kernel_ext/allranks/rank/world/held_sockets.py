@@ -1,14 +1,14 @@
-"""What of a rank outlives it for a moment, in the host process: a ring's sockets, and what a library wrote at the end.
+"""What the host process keeps of a rank that has ended: a ring's sockets, and unread output on the rank's stderr.
 
-The sockets stay open so that its neighbours' collectives are aborted instead of failing.
+The sockets stay open so that the neighbours' collectives are aborted instead of failing.
 
-When a process ends the kernel closes its sockets, and MLX raises in the neighbours at once. What they were computing
-then holds their own numbers, or whatever was in memory, and looks right; and the third collective in flight hangs
-indefinitely (mlx 0.32.4). So the host process has a second descriptor of each socket: none is closed, the neighbours
-wait, and are unblocked like those that wait for a rank that raised (see `placeholders`).
+When a process ends, the kernel closes its sockets, and MLX raises in the neighbours at once. The results that they were
+computing then hold their own numbers, or whatever was in memory, and look right; and the third collective in flight
+hangs indefinitely (mlx 0.32.4). So the host process has a second descriptor of each socket: no socket is closed, and
+the neighbours wait until they are unblocked, like ranks that wait for a rank that raised (see `placeholders`).
 
-A library that ends the process (MLX at an error of NCCL) writes why to stderr just before. That is a pipe which the
-rank reads itself (ipykernel), and it may have no time left for it: the host process reads what is left.
+A library that ends the process (MLX at an error of NCCL) writes the reason to stderr just before. Stderr is a pipe that
+the rank reads itself (ipykernel), and the rank may have no time left to do so. Then the host process reads the rest.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 HELD_FOR = 10.0
-"""Seconds after a rank's end in which its neighbours are unblocked, or else find its sockets closed."""
+"""Seconds after a rank's end until its sockets are closed; its neighbours should be unblocked by then."""
 MOST_READ = 65_536
-"""Bytes: as many as a pipe of Linux holds."""
+"""Bytes read from a pipe: as many as a Linux pipe holds."""
 MOST = 250
-"""Descriptors in one message; the kernel takes 253."""
+"""Maximum number of descriptors in one message; the kernel accepts 253."""
 
 
 def hold(holder: int | None, descriptors: Sequence[int]) -> None:
-    """In a rank: have the host process hold these sockets, in place of those it held before."""
+    """In a rank: have the host process hold these sockets, instead of the ones it held before."""
     if holder is None:
         return
     with suppress(OSError), socket.socket(fileno=os.dup(holder)) as channel:
@@ -39,7 +39,7 @@ def hold(holder: int | None, descriptors: Sequence[int]) -> None:
 
 
 def keep_readable(holder: int | None, pipe: int) -> None:
-    """In a rank: have the host process read what is left in this pipe when the rank has ended."""
+    """In a rank: have the host process read the rest of this pipe when the rank has ended."""
     if holder is None:
         return
     with suppress(OSError), socket.socket(fileno=os.dup(holder)) as channel:
@@ -47,7 +47,7 @@ def keep_readable(holder: int | None, pipe: int) -> None:
 
 
 class Holder:
-    """In the host process. A rank is known by its name."""
+    """Holds descriptors of ranks in the host process. Ranks are identified by name."""
 
     def __init__(self) -> None:
         self._channels: dict[str, socket.socket] = {}
@@ -56,14 +56,14 @@ class Holder:
         self._until: dict[str, float] = {}
 
     def channel(self, name: str) -> socket.socket:
-        """The end that a new process is to `hold` by."""
+        """Make a channel for a new process; returns the end with which that process calls `hold`."""
         self._let_go(name)
         ours, theirs = socket.socketpair()
         self._channels[name] = ours
         return theirs
 
     def watched(self) -> list[int]:
-        """What `take` is to be called for when it is ready."""
+        """The descriptors to wait for; pass those that are ready to `take`."""
         return [channel.fileno() for channel in self._channels.values()]
 
     def take(self, ready: Collection[int]) -> None:
@@ -82,12 +82,12 @@ class Holder:
                 self._channels.pop(name).close()
 
     def ended(self, name: str) -> None:
-        """The process has ended."""
+        """Start the timeout after which the sockets of this process, which has ended, are closed."""
         if name in self._held:
             self._until[name] = time.monotonic() + HELD_FOR
 
     def unread(self, name: str) -> str:
-        """What the process wrote to its stderr and had no time to read."""
+        """The output on the process's stderr that it had no time to read."""
         found = b""
         for pipe in self._pipes.pop(name, ()):
             os.set_blocking(pipe, False)
@@ -97,14 +97,14 @@ class Holder:
         return found.decode(errors="replace")
 
     def close_due(self, *, now: bool = False) -> float | None:
-        """Let go of what need not be held any more, of all that has ended if `now`; returns seconds until the next."""
+        """Close sockets that are due, or all of ended processes if `now`; returns the seconds until the next ones."""
         at = time.monotonic()
         for name in [name for name, until in self._until.items() if now or until <= at]:
             self._let_go(name)
         return min((until - at for until in self._until.values()), default=None)
 
     def close(self) -> None:
-        """Let go of everything, as a forked child must."""
+        """Close all descriptors, as a forked child must."""
         for name in {*self._channels, *self._held, *self._pipes}:
             self._let_go(name)
 

@@ -1,7 +1,7 @@
-"""The libraries in this process's memory: where MLX keeps what it calls, and whose code is at an address.
+"""The libraries in this process's memory: where MLX keeps its function pointers, and whether an address is code.
 
-MLX keeps the functions of MPI and of RDMA that it has found in static objects. Each is found by its content, the
-addresses of those functions, and is only written where that is there exactly once.
+MLX keeps pointers to the functions of MPI and RDMA in static objects. Each object is found by its content, the
+addresses of these functions, and is written only if that content occurs exactly once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOAD, _RELRO = 1, 0x6474E552
 _EXECUTABLE, _WRITABLE = 1, 2
 _SECTIONS = (b"__data", b"__bss", b"__common")
 MLX = ("libmlx", "libjaccl")
-"""How the files of MLX's libraries begin. On macOS, JACCL is one of its own since 0.32.4."""
+"""Prefixes of the file names of MLX's libraries. On macOS, JACCL is a separate library since 0.32.4."""
 
 
 class _Segment(ctypes.Structure):
@@ -50,26 +50,26 @@ class _Symbol(ctypes.Structure):
 
 
 class NotInPlace(Exception):
-    """Why collectives of a backend cannot be aborted in this process, as a clause."""
+    """Collectives of a backend cannot be aborted in this process; the message says why, as a clause."""
 
     def __init__(self, why: str, fix: str = "") -> None:
         super().__init__(why)
         self.fix = fix
-        """What to do, where that is known."""
+        """What to do about it; empty if that is not known."""
 
 
 _Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Image), ctypes.c_size_t, ctypes.c_void_p)
 
 
 def address_of(function: Any) -> int:
-    """Where a function of C begins."""
+    """The address of a C function."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return address
 
 
 def only_place(content: bytes, what: str) -> int:
-    """Where the writable memory of `MLX` holds this, aligned as a pointer is. Raises NotInPlace unless once."""
+    """The pointer-aligned address of `content` in MLX's writable memory. Raises NotInPlace unless just one exists."""
     found = []
     for start, memory in writable(MLX):
         at = memory.find(content)
@@ -83,13 +83,13 @@ def only_place(content: bytes, what: str) -> int:
 
 
 def writable(names: tuple[str, ...]) -> list[tuple[int, bytes]]:
-    """The writable memory of libraries whose files' names begin so: where it begins, and what it holds."""
+    """The writable memory of libraries whose file names begin with one of `names`: start addresses and contents."""
     ranges = _writable_on_macos(names) if sys.platform == "darwin" else _writable_on_linux(names)
     return [(start, ctypes.string_at(start, size)) for start, size in ranges]
 
 
 def is_code(address: int) -> bool:
-    """Whether that is in the code of a library."""
+    """Whether an address is in the code of a library."""
     if sys.platform == "darwin":
         found = _Symbol()
         return bool(ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))) and bool(found.name)
@@ -119,7 +119,7 @@ def _writable_on_linux(names: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     for file, base, segments in _images():
         if not file.rpartition("/")[2].startswith(names):
             continue
-        # Those were written when the library was loaded, and are read-only since.
+        # These ranges were written when the library was loaded, and have been read-only since.
         fixed = [(each.address, each.address + each.in_memory) for each in segments if each.type == _RELRO]
         for each in segments:
             if each.type == _LOAD and each.flags & _WRITABLE:

@@ -1,7 +1,7 @@
-"""What a process does before SIGTERM ends it, also while its main thread is blocked in C code.
+"""Call a function before SIGTERM ends the process, even while its main thread is blocked in C code.
 
-A handler of Python's runs in the main thread only. But the byte that the interpreter writes for each signal comes at
-once, and another thread can read it.
+Python runs signal handlers in the main thread only. But the interpreter writes a byte for each signal at once, and
+another thread can read it, unless an event loop already receives these bytes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from types import FrameType
 
 
 def before_sigterm(call: Callable[[], None]) -> None:
-    """Call it when SIGTERM comes, and end then. From the main thread; does nothing where SIGTERM is handled already."""
+    """On SIGTERM, call `call` and then end. Used in the main thread; does nothing if SIGTERM is handled already."""
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
     came, wake = os.pipe()
     os.set_blocking(wake, False)
     used = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     watched = used == -1
-    if not watched:  # by an event loop, for signals of its own
+    if not watched:  # an event loop uses it for signals of its own
         signal.set_wakeup_fd(used)
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -36,7 +36,7 @@ def before_sigterm(call: Callable[[], None]) -> None:
                 _end(call)
 
     def forget() -> None:
-        """In a child, which shares the pipe and holds nothing."""
+        """Undo this in a forked child, which shares the pipe and holds no resources."""
         if watched:
             signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) is handle:
@@ -47,7 +47,7 @@ def before_sigterm(call: Callable[[], None]) -> None:
         signal.pthread_sigmask(how, [signal.SIGTERM])
 
     signal.signal(signal.SIGTERM, handle)
-    # Masked in between: a child that gets SIGTERM before it has forgotten would write into the pipe.
+    # Masked during a fork: a child that gets SIGTERM before it calls `forget` would write into the shared pipe.
     block, unblock = partial(masked, signal.SIG_BLOCK), partial(masked, signal.SIG_UNBLOCK)
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=forget)
     threading.Thread(target=watch, name="allranks-sigterm", daemon=True).start()
@@ -57,6 +57,6 @@ def _end(call: Callable[[], None]) -> None:
     try:
         call()
     finally:
-        # By the signal, so that the parent sees what ended it; only the main thread can set a handler in Python.
+        # End by the signal, so that the parent sees the cause. In C: Python sets handlers in the main thread only.
         ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
         os.kill(os.getpid(), signal.SIGTERM)

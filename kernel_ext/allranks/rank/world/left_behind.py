@@ -1,10 +1,10 @@
-"""Arrays that are left pending when a world is left: their collectives cannot run any more.
+"""Arrays that are still pending when a world is left: their collectives can no longer run.
 
-They are computed there and then, of what the placeholders deliver: one that fails later, beside collectives of the next
-world, blocks the rank for good (mlx 0.32.4). What cannot be computed raises later, and does no more. For MLX closes the
-sockets of a ring when it forgets it, but such an array still writes to their numbers, which are those of other sockets
-by then, the next ring's first of all; and where it holds the last reference to its group, the process crashes. So the
-group is kept and the numbers are taken as long as there are such arrays.
+They are computed at once, from what the placeholders deliver: an array that fails later, while collectives of the next
+world run, blocks the rank for good (mlx 0.32.4). An array that cannot be computed must raise later, and do no harm. But
+MLX closes a ring's sockets when it forgets the ring, and such an array still writes to their descriptor numbers, which
+belong to other sockets by then, most likely to the next ring's. And if the array holds the last reference to its group,
+the process crashes. So `LeftBehind` keeps the group and occupies the numbers as long as there are such arrays.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Array: TypeAlias = "weakref.ref[Any]"
 
 
 class LeftBehind:
-    """What arrays may wait for that belongs to worlds before this one."""
+    """The groups and descriptor numbers of earlier worlds, kept while arrays wait for them."""
 
     def __init__(self) -> None:
         self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        """Neither sends nor receives."""
+        """A descriptor of ``/dev/null``, which neither sends nor receives."""
         self._groups: list[tuple[Any, list[int], list[Array]]] = []
 
     def find(self, user_ns: dict[str, Any]) -> list[Array]:
-        """What waits for a collective of the world that is to be left."""
+        """Find the arrays that wait for a collective of the world that is about to be left."""
         known = {id(each()) for _, _, arrays in self._groups for each in arrays}
         pending = [array for array in _arrays(user_ns) if id(array) not in known and is_pending(array)]
         found = waiting(pending)
         return [weakref.ref(array) for array in pending if id(array) in found]
 
     def keep(self, group: Any, closed: Iterable[int], arrays: list[Array]) -> None:
-        """Keep `group` for these arrays, and the numbers of its `closed` descriptors; let go of what none waits for."""
+        """Keep `group` and its `closed` descriptor numbers for these arrays; drop groups that no array waits for."""
         groups, self._groups = self._groups, []
         for each in groups:
             if any(map(_waits, each[2])):
@@ -54,7 +54,7 @@ class LeftBehind:
 
     def _taken(self, numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
-            got = fcntl.fcntl(self._nothing, fcntl.F_DUPFD_CLOEXEC, number)  # that one, if it is free
+            got = fcntl.fcntl(self._nothing, fcntl.F_DUPFD_CLOEXEC, number)  # the same number, if it is free
             if got == number:
                 yield got
             else:
@@ -62,26 +62,26 @@ class LeftBehind:
 
 
 def asked(arrays: Iterable[Array]) -> list[poison.Asked]:
-    """What the placeholders must be safe for while these are computed: an index that is NaN ends the process."""
+    """The operations and dtypes that the placeholders must suit for these: a NaN as an index ends the process."""
     held = [array for each in arrays if (array := each()) is not None]
     dtypes = {str(array.dtype).removeprefix("mlx.core.") for array in held}
     return [("all_sum", dtype) for dtype in (dtypes | {"int32"} if indexes(held) else dtypes)]
 
 
 def compute(arrays: Iterable[Array]) -> None:
-    """Evaluate these, of what placeholders deliver. In the main thread."""
+    """Evaluate these arrays from what the placeholders deliver. Called in the main thread."""
     import mlx.core as mx
 
     evaluate = original(mx.eval)
     for each in arrays:
-        with suppress(Exception):  # of another thread of the user's
+        with suppress(Exception):  # the array may belong to another of the user's threads
             evaluate(each())
 
 
 def _arrays(user_ns: dict[str, Any]) -> Iterable[Any]:
-    """The arrays of MLX, as far as something holds them that the collector knows.
+    """The MLX arrays that objects known to the garbage collector hold.
 
-    There may be millions of references: no Python code runs for each.
+    There may be millions of references, so no Python code runs for each.
     """
     import mlx.core as mx
 

@@ -1,4 +1,4 @@
-"""Joining the MLX world from inside a rank, breaking out of it, and joining the next."""
+"""Joining an MLX world from inside a rank, aborting its collectives, and joining the next world."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from .sockets import close_refused, own_sockets
 CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
 """``mlx::core::distributed::clear_backends()``: Python's own atexit hook calls it; nothing else exports it."""
 SETTLE_WITHIN = 2.0
-"""Seconds that collectives of the world before get to return."""
+"""Seconds that collectives of the previous world get to return."""
 FAILED_HERE = "the world is broken because a collective failed; it is re-formed after the cell"
 """Why no further collective is entered."""
 
@@ -55,8 +55,8 @@ FAILED_HERE = "the world is broken because a collective failed; it is re-formed 
 def communicator() -> Any:
     """The communicator of the current world, as an mpi4py object; on the ranks of an ``mpi`` cluster.
 
-    After an abort, `heal` or `resize` it is another one, and calls on the one before raise. Raises RuntimeError
-    elsewhere.
+    After an abort, `heal` or `resize`, there is a new communicator, and calls on the previous one raise. Raises
+    RuntimeError in a process that is not such a rank.
     """
     if (world := World.current) is None:
         raise RuntimeError("allranks.communicator() is for code that runs on the ranks: call it in a cell")
@@ -64,7 +64,7 @@ def communicator() -> Any:
 
 
 class World:
-    """The rank's membership: `form` joins, also again."""
+    """The rank's membership in a world: `form` joins the first world, and each later one."""
 
     current: ClassVar[World | None] = None
     """The world of this process."""
@@ -84,56 +84,56 @@ class World:
         peers: Peers,
         lifeline: Lifeline,
     ) -> None:
-        """`blocked` says whether the main thread waits on a lock."""
+        """`blocked` returns whether the main thread waits on a lock."""
         self._config, self._user_ns, self._names = config, user_ns, names
         self._ledger, self._meters, self._reserve = ledger, meters, reserve
         self._main, self._cell, self._threads, self._blocked = main, cell, threads, blocked
         self._peers, self._lifeline = peers, lifeline
         self.group: Any = None
         self._in_place: RingInPlace | MpiInPlace | JacclInPlace | None = None
-        """By which the collectives of this world can be aborted; None where they cannot."""
+        """Aborts the collectives of this world; None where they cannot be aborted."""
         self.mpi = MpiMember(config, ledger, self._break_failed)
         self._jaccl = JacclMember(ledger, blocked, self.release)
         self.environment: set[str] = set()
         """Environment variables that belong to the worlds this process has been in."""
         self.backend = ""
         self.verbs = False
-        """Whether the ranks of this world talk by verbs (RDMA)."""
+        """Whether the ranks of this world communicate by verbs (RDMA)."""
         self.listener = Listener(lifeline)
         self._init: Any = None
-        self._breaking = threading.RLock()  # a signal may come in between, in the main thread
+        self._breaking = threading.RLock()  # reentrant: a signal handler may need it while the main thread has it
         self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
-        """Where the group was held before the world was left; kept until the next one is joined."""
+        """Put the next group in the places that held the last one; kept from leaving a world until joining the next."""
         self.forming = False
         """Whether the main thread is leaving a world or joining one."""
         self._asked = self._begun = self._stopped = 0
         """Requests to form a world: how many came, how many were begun, and the last one that was stopped."""
         self._ring_before: tuple[RingInPlace, Any] | None = None
-        """The ring that was left, and its group if the user has threads: to these it delivers invalid results."""
+        """The previous ring, and its group if the user has threads, which still get invalid results from that ring."""
         self._releasing = threading.Lock()
         World.current = self
 
     def asked_to_form(self) -> None:
-        """A request to form a world has come; `form` follows. From the agent's thread."""
+        """Note that a request to form a world has arrived; `form` follows. Called in the agent's thread."""
         self._asked += 1
 
     def stop_forming(self) -> None:
-        """The worlds that were to be formed are not, since other ranks have ended. From the agent's thread."""
+        """Form none of the worlds requested so far, since other ranks have ended. Called in the agent's thread."""
         self._stopped = self._asked
 
     @property
     def is_to_be_left(self) -> bool:
-        """Whether the main thread is to leave this world, and has not begun: no task may block that."""
+        """Whether the main thread is to leave this world and has not begun to: no task may block it then."""
         return self._begun < self._asked
 
     def _is_stopped(self) -> bool:
         return self._begun <= self._stopped
 
     def form(self, request: Form) -> Joined:
-        """Join the world the notebook planned, after leaving the one before; runs in the main thread.
+        """Join the world that the notebook planned, after leaving the previous one; runs in the main thread.
 
-        Raises TimeoutError when a neighbour never came, RuntimeError with MLX's own words.
+        Raises TimeoutError if a neighbour does not join in time, and RuntimeError with MLX's own message.
         """
         self._begun += 1
         self.forming = True
@@ -147,7 +147,7 @@ class World:
         pending = self._leave()
         self._wire(request)
         try:
-            import mlx.core as mx  # only now: CUDA reads which devices it may see when it is first asked
+            import mlx.core as mx  # only now: CUDA reads which devices are visible at its first use
         except Exception as error:
             asks = f"{shlex.quote(sys.executable)} -c 'import mlx.core'"
             raise RuntimeError(f"MLX cannot be imported there ({error}). To see why, there: {asks}") from error
@@ -204,10 +204,10 @@ class World:
         self._meters.wire.join(sockets, ports[rank], {left: ports[left], right: ports[right]}, ring)
 
     def _hand_out_one_group(self, mx: Any) -> None:
-        """Have ``mx.distributed.init`` return this world's group, always the same object.
+        """Make ``mx.distributed.init`` return this world's group, always as the same object.
 
-        MLX makes a new Python object for the same group at each call (0.32.4), and only the object that is known can be
-        found in what holds it, when the world is left.
+        MLX makes a new Python object for the same group at each call (0.32.4). When the world is left, only the holders
+        of a known object can be found.
         """
         if self._init is not None:
             return
@@ -219,7 +219,7 @@ class World:
                 own = self.group is not None and _backend(*args, **kwargs) in ("any", self.backend)
                 try:
                     group = init(*args, **kwargs)
-                except RuntimeError:  # strict, where this world has one rank and so needs no backend
+                except RuntimeError:  # strict, but a world of one rank has no backend
                     if not own or self.group.size() > 1:
                         raise
                 return self.group if own else group
@@ -230,12 +230,12 @@ class World:
         mx.distributed.init = replaced(init, init_once)
 
     def _leave(self) -> list[str]:
-        """Let go of the old world, if there is one; returns names that wait for its collectives: they are invalid."""
+        """Leave the old world, if any; returns names of variables that wait for its collectives: they are invalid."""
         if self.group is None:
             return []
         self._peers.meet(())
         self._meters.wire.leave()
-        # Tracebacks keep the frames of what was interrupted, and these keep arrays that wait for the old group.
+        # Tracebacks keep the frames of interrupted code, and these keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
@@ -243,7 +243,7 @@ class World:
         was_refused = ledger.refuse is not None
         ledger.leave_world()
         if ledger.invalid.asked and not was_refused and self._settle() and self.is_whole():
-            ledger.invalid.asked.clear()  # what all ranks had entered has come to its right end
+            ledger.invalid.asked.clear()  # all ranks had entered these collectives, and they have completed
         arrays, sockets, pending = list[Array](), list[int](), list[str]()
         if (left := self._in_place) is not None:
             if ledger.seq:
@@ -251,7 +251,7 @@ class World:
                 arrays = self._left_behind.find(self._user_ns)
             in_flight = ledger.in_flight() if ledger.invalid.asked or threads else []
             self.break_up(left.pattern([*((each.op, each.dtype) for each in in_flight), *asked(arrays)]))
-            if self._settle() and ledger.aborted.sentence != PEER_LOST:  # neighbours may well have left before
+            if self._settle() and ledger.aborted.sentence != PEER_LOST:  # neighbours may have left already
                 compute(arrays)
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
@@ -269,7 +269,7 @@ class World:
         return pending
 
     def _end_ring(self) -> None:
-        """Close the ring before this one, which continued for the user's threads."""
+        """Close the previous ring, whose placeholders kept serving the user's threads."""
         if self._ring_before is not None:
             ring, group = self._ring_before
             self._ring_before = None
@@ -278,7 +278,7 @@ class World:
                 ring.leave()
 
     def release(self) -> None:
-        """Give back what JACCL holds: this process is about to end. From any thread."""
+        """Release JACCL's resources, since this process is about to end. Called in any thread."""
         with self._releasing:
             if self._jaccl.is_tracked:
                 self._jaccl.release(self.break_up)
@@ -300,23 +300,23 @@ class World:
         return self._in_place is not None and self._in_place.broken_up
 
     def pattern(self) -> bytes | None:
-        """What marks the results of collectives that are aborted now (see `poison.is_marked`)."""
+        """The pattern that marks the results of collectives aborted now (see `poison.is_marked`)."""
         in_flight = ((each.op, each.dtype) for each in self._ledger.in_flight())
         return self._in_place.pattern(in_flight) if self._in_place is not None else None
 
     def break_up(self, pattern: bytes | None) -> None:
-        """Let the collectives that are on their way return, with invalid results that `pattern` marks.
+        """Make the collectives in flight return, with invalid results that `pattern` marks.
 
-        From the agent's thread or the main one.
+        Called in the agent's thread or the main thread.
         """
         with self._breaking, self._reserve.lent():
             if self._in_place is not None:
                 self._in_place.break_up(pattern)
 
     def _break_failed(self) -> None:
-        """Break the world, since a collective has failed without an error of MLX's: the cell fails.
+        """Break the world because a collective failed without an error from MLX, and let the cell fail.
 
-        From the agent's thread or the main one.
+        Called in the agent's thread or the main thread.
         """
         if not self.breakable or self.broken_up:
             return
@@ -326,25 +326,25 @@ class World:
         if cell.running:
             collective = cell.collective(newest) if newest is not None else None
             self._lifeline.send(Unblocked(cell.number, collective, broke=True))
-            if not self._main.is_current():  # code that read the result without mx.eval goes on with it
+            if not self._main.is_current():  # code that read the result without mx.eval would go on
                 cell.interrupt.unblocked = True
                 self._main.interrupt()
 
     def _watch(self) -> None:
-        """Look for a transfer of JACCL that has failed, and break the world if one has."""
+        """Break the world if a JACCL transfer has failed."""
         in_place, newest = self._in_place, self._ledger.last()
         if newest is not None and isinstance(in_place, JacclInPlace) and in_place.has_failed():
             self._ledger.aborted.note(newest, self._ledger.in_flight() or [newest], poison.ZEROS)
             self._break_failed()
 
     def broken_elsewhere(self) -> None:
-        """Another rank has broken this world. From the agent's thread."""
+        """Handle that another rank has broken this world. Called in the agent's thread."""
         with self._breaking:
             if self._in_place is not None:
                 self._in_place.broken_elsewhere()
 
     def give_up_aborting(self, because: str) -> None:
-        """Other ranks cannot abort this world. From the agent's thread."""
+        """Abort no collectives of this world, since other ranks cannot. Called in the agent's thread."""
         with self._breaking:
             member = self._jaccl if isinstance(self._in_place, JacclInPlace) else self.mpi
             member.give_up(because)
@@ -368,13 +368,13 @@ class World:
         return [stream for stream in used if stream is not None]
 
     def _settle(self) -> bool:
-        """Wait for what is on its way to return, and take the errors that MLX would raise later, from the next cell.
+        """Wait for collectives in flight, and take the errors that MLX would otherwise raise in the next cell.
 
-        False where that was an error, or has not come in time.
+        Returns False if there was an error, or if they did not return within `SETTLE_WITHIN`.
         """
         import mlx.core as mx
 
-        well, streams = True, self.streams()  # those of this thread
+        well, streams = True, self.streams()  # the default streams of this thread
 
         def settle() -> None:
             nonlocal well
@@ -384,7 +384,7 @@ class World:
                 except RuntimeError:
                     well = False
 
-        # With a neighbour that died, what is on its way may never return.
+        # If a neighbour has died, collectives in flight may never return.
         thread = threading.Thread(target=settle, daemon=True)
         thread.start()
         thread.join(SETTLE_WITHIN)
@@ -394,7 +394,7 @@ class World:
         directory = self._config.directory
         for name, content in request.files.items():
             write_private(Path(directory, name), content)
-        for name in request.forget:  # a leftover of another backend would be obeyed
+        for name in request.forget:  # MLX would still act on variables of another backend
             os.environ.pop(name, None)
         for name, value in request.env.items():
             os.environ[name] = value.replace("{dir}", directory)
@@ -411,7 +411,7 @@ def _backend(_strict: Any = False, backend: Any = "any", *_more: Any, **_options
 
 
 def clear_backends() -> None:
-    """Have MLX forget its groups, so that ``init`` makes new ones. Raises RuntimeError where libmlx has no way."""
+    """Make MLX forget its groups, so that ``init`` makes new ones. Raises RuntimeError if libmlx cannot."""
     import mlx.core as mx
 
     try:

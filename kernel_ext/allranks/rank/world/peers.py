@@ -1,9 +1,9 @@
 """Datagrams by which a rank tells the others that its cell failed, if the notebook does not unblock them.
 
-The notebook does not when a C extension holds its GIL, when its machine sleeps, or when no thread follows the cell. A
-rank that failed and got no `requests.Decided` sends a datagram to each other rank of its world, repeatedly. A rank that
-is blocked in the same cell then aborts its collective, as it does when the notebook asks it to, and replies that the
-world is broken: on MPI, ranks that are not blocked must answer those that are.
+The notebook cannot do so when a C extension holds its GIL, when its machine sleeps, or when no thread tracks the cell.
+A rank that failed and got no `requests.Decided` sends a datagram to each other rank of its world, repeatedly. A rank
+that is blocked in the same cell then aborts its collective, as it does when the notebook asks it to, and replies that
+the world is broken: on MPI, ranks that are not blocked must answer those that are.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Literal
 from allranks.messages.rank_lifeline import Lifeline
 
 LONGEST = 512
-"""Bytes of a datagram."""
+"""Maximum size of a datagram, in bytes."""
 SIGNATURE = 32
-"""Bytes of an HMAC-SHA256, which come first."""
+"""Size of the HMAC-SHA256 at the start of each datagram, in bytes."""
 Word = Literal["failed", "broke"]
 MOST = 64
-"""Datagrams read in one turn: more of them come from strangers."""
+"""Maximum number of datagrams read in one turn: any more come from strangers."""
 
 
 class Peers:
@@ -48,7 +48,7 @@ class Peers:
         return address, int(opened.getsockname()[1])
 
     def meet(self, addresses: Sequence[tuple[str, int]]) -> None:
-        """Set where the other ranks of the world receive messages of this one."""
+        """Set the addresses at which the other ranks of the world receive datagrams from this one."""
         self._addresses = addresses
 
     def tell(self, word: Word, cell: int) -> None:
@@ -61,7 +61,7 @@ class Peers:
                 speaks.sendto(message, socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0][4])
 
     def heard(self) -> list[tuple[str, int]]:
-        """What others have told."""
+        """The messages received from other ranks since the last call: word and number of the cell."""
         heard: list[tuple[str, int]] = []
         if (hears := self._socket) is None:
             return heard

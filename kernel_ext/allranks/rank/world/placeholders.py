@@ -1,9 +1,9 @@
-"""Let what is on its way over a ring come to its end, without the neighbours.
+"""Complete the collectives in flight on a ring without the neighbours.
 
-A ring whose sockets are shut down raises in two collectives, and the third that is on its way hangs indefinitely: the
-threads of both sockets have ended by then (mlx 0.32.4). One evaluation of a sharded model, or of gradients array by
-array, has many on their way. So each socket is replaced, under the same descriptor, by one end of a pair whose other
-end takes everything and gives what `poison` says: all of them come to their end, and what they computed is invalid.
+After a shutdown of a ring's sockets, two collectives raise, and the third one in flight hangs indefinitely: the threads
+of both sockets have ended by then (mlx 0.32.4). One evaluation of a sharded model, or of gradients array by array, has
+many collectives in flight. So each socket is replaced, under the same descriptor, by one end of a socket pair, whose
+other end receives everything and sends the pattern of `poison`. All collectives return, and their results are invalid.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from contextlib import suppress
 from typing import Any
 
 CHUNK = 1 << 18
-"""Bytes given or taken at once; a multiple of every pattern."""
+"""Maximum number of bytes sent or received at once; a multiple of the length of every pattern."""
 CLOSED_WITHIN = 0.05
 """Seconds until the thread notices `close`."""
 
 
 class Placeholders:
-    """Serves the descriptors it was given until `close`."""
+    """Serves the descriptors passed to `take`, until `close`."""
 
     def __init__(self, pattern: bytes) -> None:
         self._pattern = pattern
         self.descriptors: list[int] = []
         self._originals: list[socket.socket] = []
-        """Kept open: neighbours that are to come to their end too must not see them closed."""
+        """The ring's own sockets, kept open: neighbours that are yet to be aborted must not see them closed."""
         self._ends: list[socket.socket] = []
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def take(self, descriptors: list[int]) -> None:
-        """Put a source of the pattern in place of these sockets."""
+        """Replace these sockets with sources of the pattern."""
         selector = selectors.DefaultSelector()
         self.descriptors += descriptors
         for descriptor in descriptors:
@@ -50,14 +50,14 @@ class Placeholders:
         self._thread.start()
 
     def close(self) -> None:
-        """From now on the descriptors are closed at their other end."""
+        """Stop serving, and close the other ends of the descriptors."""
         self._closed = True
         if self._thread is not None:
             self._thread.join()
         _shut(self._ends)
 
     def let_go(self) -> None:
-        """From now on the neighbours see their sockets closed."""
+        """Close the ring's own sockets, so that the neighbours see them closed."""
         _shut(self._originals)
 
     def _serve(self, selector: selectors.BaseSelector) -> None:

@@ -1,4 +1,4 @@
-"""Whether this host reaches others at the addresses that a world is to use, and how fast these send."""
+"""Whether this host reaches other hosts at the addresses that a world is to use, and how fast they send."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from allranks.messages.requests import HostAt, HostTried
 
 PIECE = bytes(1 << 16)
 MOST_HOSTS = 1000
-"""Hosts that are connected to one of them at a time."""
+"""Maximum number of hosts connected to one listener at a time."""
 WARM_UP = 0.05
-"""Seconds that are not measured: what a network lets through at first says little."""
+"""Seconds at the start that are not measured, since a network's rate at first says little."""
 
 
 class Listening:
-    """At these addresses, until `stop`, and for `within` seconds at most: see `requests.ListenForHosts`."""
+    """Listens at these addresses until `stop`, for `within` seconds at most (see `requests.ListenForHosts`)."""
 
     def __init__(self, addresses: Sequence[str], key: bytes, within: float) -> None:
         self._key, self._within, self._until = key, within, time.monotonic() + within
         self._listeners = [self._listen(address) for address in addresses]
         self.ports = [each.ports[0][1] if each is not None else 0 for each in self._listeners]
-        """One for each address; 0 where it is not this host's."""
+        """One port for each address; 0 where this host cannot listen at the address."""
 
     def stop(self) -> None:
         """Close the ports, and the connections."""
@@ -42,12 +42,12 @@ class Listening:
     def _send(self, connection: socket.socket) -> None:
         connection.settimeout(max(0.1, self._until - time.monotonic()))
         if connection.recv(1) == b"+":
-            while time.monotonic() < self._until:  # or until the other end has seen enough
+            while time.monotonic() < self._until:  # or until the other end closes the connection
                 connection.sendall(PIECE)
 
 
 def try_all(hosts: Sequence[HostAt], key: bytes, within: float, measure: float) -> list[HostTried]:
-    """See `requests.TryHosts`."""
+    """Connect to all hosts at once, then measure how fast each sends, one after another (see `requests.TryHosts`)."""
     if not hosts:
         return []
     with ThreadPoolExecutor(min(len(hosts), 32)) as threads:
@@ -79,7 +79,7 @@ def _connected(host: HostAt, key: bytes, within: float) -> socket.socket | str:
 
 
 def _rate(connection: socket.socket, measure: float) -> float:
-    """Bytes a second that the other end sends."""
+    """The rate at which the other end sends, in bytes per second."""
     connection.settimeout(measure)
     buffer, began, nbytes = bytearray(1 << 20), time.monotonic(), 0
     counted_from = began

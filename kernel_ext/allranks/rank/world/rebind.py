@@ -1,7 +1,7 @@
 """Take a group out of everything that holds it, and put the next one in.
 
 MLX joins a new world in the same process only after the last reference to the old group is gone. Namespaces, sharded
-layers, closures and nested containers hold some: the garbage collector knows them all.
+layers, closures and nested containers hold references. They are found by means of the garbage collector.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Put = Callable[[Any], None]
 
 
 def take_out(group: Any) -> list[Put]:
-    """Replace `group` by None wherever it is held; each function returned puts a successor in one of these places.
+    """Replace `group` by None wherever it is held; each returned function puts another group in one of these places.
 
     Tuples cannot be changed and keep the old group; those of default arguments are replaced.
     """
@@ -33,10 +33,10 @@ def take_out(group: Any) -> list[Put]:
 
 
 def _untracked_holders(group: Any) -> list[Any]:
-    """Holders that the collector does not track: it leaves out dicts and tuples of things that hold nothing.
+    """Holders that the collector does not track: dicts and tuples of objects that hold no references.
 
-    A group is such a thing, so that ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only
-    through what holds them. Objects that were there before the rank began are frozen, and not looked through.
+    A group holds none, so ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only through
+    their own holders. Objects older than the rank are frozen (`gc.freeze`), and are not searched.
     """
     objects = gc.get_objects()
     dicts = {
@@ -58,7 +58,7 @@ def _places(holder: Any, group: Any) -> list[Put]:
     found: list[Put] = []
     if isinstance(holder, dict):
         found += _in_dict(holder, group)
-    # An object whose attributes were never asked for as a dict (Python 3.11 and later) is its own referrer.
+    # An object whose ``__dict__`` was never requested (Python 3.11 and later) is the referrer itself.
     attributes = getattr(holder, "__dict__", None)
     if isinstance(attributes, dict) and attributes is not holder:
         found += _in_dict(attributes, group)
@@ -75,7 +75,7 @@ def _in_slots(holder: Any, group: Any) -> list[Put]:
 def _in_dict(holder: dict[Any, Any], group: Any) -> list[Put]:
     keys = [key for key, value in list(dict.items(holder)) if value is group]
     if keys and "__module__" in holder:
-        # A class notices only what is set through it: the interpreter caches its attributes.
+        # Set through the class: the interpreter caches class attributes, and does not notice changes of the dict.
         owner = next((each for each in gc.get_referrers(holder) if isinstance(each, type)), None)
         if owner is not None:
             return [lambda new, key=key: setattr(owner, key, new) for key in keys]  # type: ignore[misc]
@@ -84,7 +84,7 @@ def _in_dict(holder: dict[Any, Any], group: Any) -> list[Put]:
 
 def _in_defaults(function: types.FunctionType, group: Any) -> list[Put]:
     """A tuple cannot be changed, but the default arguments of a function can be replaced."""
-    # The place must not keep the tuple, which keeps the group.
+    # `put` must not hold the tuple, which holds the group.
     kept = [None if value is group else value for value in function.__defaults__ or ()]
     at = {i for i, value in enumerate(function.__defaults__ or ()) if value is group}
 
@@ -95,7 +95,7 @@ def _in_defaults(function: types.FunctionType, group: Any) -> list[Put]:
 
 
 def _forget_cached() -> None:
-    """Caches of MLX's own that hold a group."""
+    """Clear MLX's own caches that hold a group."""
     layers: Any = sys.modules.get("mlx.nn.layers.distributed")
     if layers is not None and hasattr(layers.sum_gradients, "cache_clear"):
         layers.sum_gradients.cache_clear()

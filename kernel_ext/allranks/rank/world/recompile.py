@@ -1,8 +1,8 @@
 """``mx.compile`` that survives a re-formed world.
 
 A compiled function keeps the group it was traced with: after a re-form it would raise once and then hang indefinitely
-(seen on mlx 0.32.4). So `install` puts a callable in front of each, which compiles again once `forget_traces` was
-called. MLX gets the user's own function, by which it finds its traces: two compilations of one function share them.
+(seen on mlx 0.32.4). So `install` puts a callable in front of each, which compiles again after `forget_traces`. MLX
+gets the user's own function, by which it finds its traces: two compilations of one function share them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from allranks.rank.functions.transforms import TRACING
 
 
 class Generation:
-    """The world that compiled functions are called in."""
+    """The world in which compiled functions are called."""
 
     ledger: Ledger | None = None
-    """Where their collectives are recorded at each call: MLX calls the functions themselves at a trace only."""
+    """Records their collectives at each call: MLX calls the user's function itself only to trace it."""
 
 
 def install(mx: Any) -> None:
@@ -50,11 +50,11 @@ class _Trace:
     def __init__(self) -> None:
         self.collectives: list[Kind] = []
         self.stream: Any = None
-        """The stream of the last of them."""
+        """The stream of the last of these collectives."""
 
 
 _traces: weakref.WeakValueDictionary[int, _Trace] = weakref.WeakValueDictionary()
-"""By the ``id`` of the function, as MLX has them. A compilation keeps both."""
+"""By the ``id`` of the function, as in MLX. A `_Compiled` keeps the function and its trace alive."""
 _living: weakref.WeakSet[_Compiled] = weakref.WeakSet()
 
 
@@ -63,9 +63,9 @@ def _trace_of(function: Callable[..., Any]) -> _Trace:
 
 
 def forget_traces() -> None:
-    """A world was joined: what was traced in the one before must not be called again.
+    """Discard what was compiled in the previous world, since its traces must not run in the world just joined.
 
-    MLX forgets the traces of a function when something that was compiled from it, and called, is no more.
+    MLX forgets the traces of a function when an object that was compiled from it, and called, is deleted.
     """
     for compiled in list(_living):
         compiled.forget()

@@ -1,4 +1,4 @@
-"""How the ranks of a world come together in ``init``, which can neither be told to give up nor in which order to go."""
+"""How the ranks of a world meet in ``init``, which has no timeout and does not control the order of connections."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from allranks.messages.rank_lifeline import Lifeline
 from allranks.messages.requests import Form
 
 FLUSHED_WITHIN = 0.5
-"""Seconds a message gets to leave."""
+"""Seconds that a message gets to be sent."""
 _LISTEN = "0A"
-"""A socket's state in /proc/net/tcp."""
+"""The state of a listening socket in /proc/net/tcp."""
 
 
 @contextmanager
 def time_limit(seconds: float, message: str) -> Iterator[None]:
     """Raise TimeoutError in the main thread after `seconds`.
 
-    ``init`` holds the GIL while it waits for its neighbours, so no other thread could end it; the signal breaks its
+    ``init`` holds the GIL while it waits for its neighbours, so no other thread could end it; the signal interrupts its
     ``accept`` at once (seen on mlx 0.32.4).
     """
     expired = False
@@ -39,7 +39,7 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError:
-        # A broken accept surfaces as MLX's RuntimeError before Python runs the handler.
+        # An interrupted accept surfaces as MLX's RuntimeError before Python runs the handler.
         if expired:
             raise TimeoutError(message) from None
         raise
@@ -49,7 +49,7 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
 
 
 class Listener:
-    """The rank that listens in ``init`` for the others, as this one knows it."""
+    """Delays ``init`` until the ranks to which this one connects listen, and informs ranks that connect to it."""
 
     def __init__(self, lifeline: Lifeline) -> None:
         self._lifeline = lifeline
@@ -57,13 +57,13 @@ class Listener:
         self._port: int | None = None
 
     def entered(self, port: int) -> None:
-        """The rank that listens on this port has entered ``init``, on another host. From the agent's thread."""
+        """Note that the rank that listens on this port of another host entered ``init``. From the agent's thread."""
         with self._changed:
             self._port = port
             self._changed.notify_all()
 
     def wait(self, request: Form) -> None:
-        """Return when this rank should enter; on the rank that listens, the others are informed."""
+        """Return when this rank should enter ``init``; if ranks of other hosts wait for that, inform them first."""
         if request.told_of is not None:
             with self._changed:
                 self._changed.wait_for(lambda: self._port == request.told_of, request.listen_within)
@@ -74,9 +74,9 @@ class Listener:
 
 
 def wait_for_listeners(ports: Collection[int], within: float, otherwise: float) -> None:
-    """Return once somebody listens on each of `ports`, or `within` so many seconds.
+    """Return once a process of this machine listens on each of `ports`, or give up after `within` seconds.
 
-    After `otherwise` seconds where that is not told (no Linux).
+    Sleeps for `otherwise` seconds after giving up, where listeners cannot be seen (not Linux), and without `ports`.
     """
     deadline = time.monotonic() + within
     while ports and time.monotonic() < deadline:
@@ -90,7 +90,7 @@ def wait_for_listeners(ports: Collection[int], within: float, otherwise: float) 
 
 
 def _listened_to() -> set[int]:
-    """TCP ports of IPv4, which is all the ring speaks, on which this machine listens."""
+    """The TCP ports on which this machine listens, by IPv4 only, since the ring uses nothing else."""
     with open("/proc/net/tcp") as file:
         next(file)
         fields = [line.split(maxsplit=4) for line in file]
@@ -101,11 +101,12 @@ def _listened_to() -> set[int]:
 def in_turn() -> Iterator[None]:
     """Let the ranks of one machine connect without overtaking one another.
 
-    The last rank of a ring connects to the first and then listens, while the others, from the first on, connect each
-    to the next. Where this chain overtakes the last rank, its last link is refused and tries again a second later:
-    in 20 of 30 worlds of four ranks on two cores, and in 2 of 30 so. On one processor, where none interrupts another
-    by waking up (SCHED_BATCH), the last rank comes to listen before the first goes on. mlx's threads inherit both and
-    are released with the main thread.
+    The last rank of a ring connects to the first and then listens. Meanwhile the others connect in a chain, each to the
+    next, beginning with the first. If the chain overtakes the last rank, the final connection is refused and retried a
+    second later. This happened in 20 of 30 worlds of four ranks on two cores, and in 2 of 30 with this function. It
+    puts all ranks on one processor, with a policy under which a process that wakes up does not preempt another
+    (SCHED_BATCH), so that the last rank listens before the first goes on. MLX's threads inherit both settings, and are
+    reset with the main thread.
     """
     if not hasattr(os, "sched_setaffinity") or os.sched_getscheduler(0) != os.SCHED_OTHER:
         yield

@@ -1,6 +1,6 @@
-"""Descriptors that are kept for an abort: user code that has used up all others could not be unblocked.
+"""File descriptors reserved for an abort, so that user code which has used up all others can still be unblocked.
 
-An abort needs sockets (see `placeholders`), joining the next world too, and a report reads files of ``/proc``.
+An abort opens sockets (see `placeholders`), as does joining the next world, and a report reads files in ``/proc``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 COUNT = 32
-"""At the least; see `Reserve.keep_for`."""
+"""Minimum number of reserved descriptors; see `Reserve.keep_for`."""
 
 
 class Reserve:
-    """Open descriptors of ``/dev/null``, from the first time they were lent."""
+    """Holds open descriptors of ``/dev/null``, from the end of the first `lent` on."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
@@ -24,12 +24,12 @@ class Reserve:
         self._lock = threading.RLock()
 
     def keep_for(self, sockets: int) -> None:
-        """Have enough for an abort of a world of so many sockets: two for each, and some for what is read meanwhile."""
+        """Reserve enough to abort a world with this many sockets: two for each, and 12 for files read meanwhile."""
         self._count = max(COUNT, 2 * sockets + 12)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Within, as many descriptors more are free; afterwards as many are held as the process can open."""
+        """Free the reserved descriptors within the context; then reserve them again, as far as the process can."""
         with self._lock:
             self._lent += 1
             while self._held:
@@ -51,5 +51,5 @@ class Reserve:
 
 
 def is_at_limit(error: OSError) -> bool:
-    """Whether there was no descriptor left, of this process or of the machine."""
+    """Whether the process or the machine had no descriptor left."""
     return error.errno in (errno.EMFILE, errno.ENFILE)

@@ -1,4 +1,4 @@
-"""A ring that is aborted in the same process: its sockets, and what is put in their place."""
+"""Aborting a ring within the process: its sockets, and the placeholders that replace them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RingInPlace:
     """The ring that this process is in."""
 
     def __init__(self, holder: int | None, wire: LinkStats, sockets: frozenset[int], ports: Collection[int]) -> None:
-        """`sockets` came with the ring: any other may have a port that is one of its `ports` elsewhere."""
+        """`sockets` were opened with the ring: any other may use a port that is one of `ports` on another host."""
         self._holder, self._wire, self._sockets, self.ports = holder, wire, sockets, frozenset(ports)
         own = self._own()
         hold(holder, own)
@@ -30,30 +30,30 @@ class RingInPlace:
         return self._placeholders is not None
 
     def pattern(self, in_flight: Iterable[Asked]) -> bytes:
-        """What `break_up` has these deliver."""
+        """The pattern with which `break_up` is to abort these collectives."""
         return poison.pattern(in_flight)
 
     def break_up(self, pattern: bytes | None) -> None:
-        """Let the collectives that are on their way return, with invalid results that `pattern` marks."""
+        """Make the collectives in flight return, with invalid results that `pattern` marks."""
         if self._placeholders is None and (descriptors := self._own()):
             self._wire.leave()
             self._placeholders = Placeholders(pattern or poison.ZEROS)
             self._placeholders.take(descriptors)
 
     def broken_elsewhere(self) -> None:
-        """Another rank has broken this world; its neighbours see that on their sockets."""
+        """Do nothing: another rank has broken this world, and the head unblocks this rank if it is blocked."""
 
     def help(self) -> float | None:
-        """No rank waits for this one: returns None."""
+        """Return None: no rank of a ring needs an answer from this one."""
         return None
 
     def is_whole(self) -> bool:
-        """Whether the neighbours' ends of the sockets are open; MLX does not report that they are not (0.32.4)."""
+        """Whether the neighbours' ends of the sockets are open; MLX does not report closed ones (0.32.4)."""
         left = self._own()
         return not self.broken_up and len(left) == self._joined and not any(map(has_ended, left))
 
     def leave(self) -> list[int]:
-        """Arrays that still wait for this world raise from now on; they would hang. Returns its descriptors."""
+        """Make arrays that still wait for this world raise instead of hang; returns the placeholders' descriptors."""
         hold(self._holder, ())
         if self._placeholders is None:
             return []
@@ -61,7 +61,7 @@ class RingInPlace:
         return self._placeholders.descriptors
 
     def let_go(self) -> None:
-        """Close the sockets to the neighbours, when all ranks have left this world.
+        """Close the sockets to the neighbours, once all ranks have left this world.
 
         If they were closed earlier, a collective in a neighbour's thread would return an undefined result.
         """

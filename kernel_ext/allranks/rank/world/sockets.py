@@ -1,4 +1,4 @@
-"""The sockets of this process, and which are the ring's: MLX does not hand them out, but their ports are known."""
+"""The sockets of this process, and which belong to the ring: MLX does not expose them, but their ports are known."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def own_sockets() -> list[int]:
 
 
 def with_ports(descriptors: Iterable[int], ports: Collection[int]) -> list[int]:
-    """Those of the sockets that have one of the ports, at either end."""
+    """The sockets that have one of `ports` at either end."""
     found = []
     for descriptor in descriptors:
-        # A duplicate is closed on every path; the ring goes on owning the original.
+        # Only the duplicate is closed; the ring still owns the original.
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
             if not _port_pair(duplicate).isdisjoint(ports):
                 found.append(descriptor)
@@ -33,9 +33,10 @@ def with_ports(descriptors: Iterable[int], ports: Collection[int]) -> list[int]:
 
 
 def close_refused(descriptors: Iterable[int]) -> None:
-    """Close what mlx 0.32.4 forgets: the socket of each attempt to connect before the neighbour listened.
+    """Close the sockets that mlx 0.32.4 leaks: one for each attempt to connect before the neighbour listened.
 
-    They are blocking, neither connected nor listening; ZeroMQ's threads may make sockets meanwhile, which never block.
+    They are blocking, and neither connected nor listening. ZeroMQ's threads may open sockets meanwhile, but theirs are
+    non-blocking.
     """
     for descriptor in descriptors:
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:

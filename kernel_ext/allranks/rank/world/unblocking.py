@@ -1,4 +1,4 @@
-"""Stop what the main thread does: unblock it from a collective, or interrupt its Python code."""
+"""Stop the main thread: unblock it from a collective, or interrupt its Python code."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .membership import World
 from .peers import Peers
 
 TELL_AFTER = 2.3
-"""Seconds from a failure until this rank tells the others, unless the notebook, which takes 2 s, unblocks them."""
+"""Seconds from a failure until this rank informs the others, unless the notebook unblocks them first (after 2 s)."""
 TELL_EVERY = 0.5
-"""Seconds until it tells them again, doubled each time: a rank may enter a collective only later."""
+"""Seconds until this rank informs the others again, doubled each time: a rank may enter its collective later."""
 TELL_AT_LEAST_EVERY = 30.0
-"""Seconds at which the doubling ends."""
+"""Upper limit of that interval, in seconds."""
 SIGNAL_AFTER = 0.4
-"""Seconds an aborted collective gets to raise before the main thread is sent SIGINT as well."""
+"""Seconds that an aborted collective gets to raise before the main thread is sent SIGINT as well."""
 LEAVE_EVERY = 0.1
-"""Seconds between two looks whether a task blocks the main thread, which is to leave the world."""
+"""Seconds between two attempts to abort a task's collective that keeps the main thread from leaving the world."""
 LOST_AFTER = 2
-"""Looks, `SIGNAL_AFTER` apart, after which a SIGINT counts as lost."""
+"""A SIGINT counts as lost after this many checks, `SIGNAL_AFTER` apart, that find no effect of it."""
 
 
 class Unblocker:
@@ -46,7 +46,7 @@ class Unblocker:
         peers: Peers,
         lifeline: Lifeline,
     ) -> None:
-        """`blocked` says whether the main thread waits on a lock."""
+        """`blocked` returns whether the main thread waits on a lock."""
         self._main, self._cell, self._blocked, self._ledger = main, cell, blocked, ledger
         self._barrier, self._debugger = barrier, debugger
         self._world, self._peers, self._lifeline = world, peers, lifeline
@@ -55,46 +55,46 @@ class Unblocker:
         self._signal_at: tuple[float, int] | None = None
         """When to send SIGINT, and for which cell."""
         self._break_at: tuple[float, int] | None = None
-        """When to look whether that cell, which was sent SIGINT, waits in a collective all the same."""
+        """When to stop the cell again if it still runs, and which cell: it may have entered a collective since."""
 
         self._stood: Any = None
-        """Where the main thread stood in the user's code when it was sent SIGINT; None outside of it."""
+        """Position of the main thread in the user's code when it was sent SIGINT; None if it ran other code."""
         self._looks = 0
-        """How often it was seen since as if nothing had happened."""
+        """Number of checks since then that found no effect of the signal."""
         self._tell_at: tuple[float, int] | None = None
-        """When to tell the other ranks that this one failed in that cell."""
+        """When to inform the other ranks that this one failed, and in which cell."""
         self._tell_every = TELL_EVERY
         self._released: int | None = None
-        """The cell in which other ranks enter collectives in the place of those that did not."""
+        """The cell whose collectives other ranks enter in place of missing ranks."""
 
     def begin_cell(self, number: int) -> None:
-        """A cell begins."""
+        """Reset the state for cell `number`, and refuse its collectives if they were aborted before it began."""
         self.broke, self._tell_at = False, None
         if number == self._released:
             self._ledger.refuse_in_cell(RELEASED)
 
     def release(self, number: int, newest: int) -> None:
-        """Ranks enter, in the place of others, what ranks of cell `number` wait in, up to collective `newest`."""
+        """Abort the collectives of cell `number` up to `newest`: other ranks enter them in place of missing ranks."""
         self._released = number
         if not self._cell.runs(number):  # it has not begun, or is over
             return
         self._ledger.refuse_in_cell(RELEASED)
-        # A rank that has asked for what others still wait in has not got it either: it has yet to evaluate it.
+        # If this rank has called `newest`, in which others still wait, it has not evaluated it yet, and gets no result.
         if self._ledger.number >= newest or (self._blocked() and self._cell.current_collective()):
             self.broke = True
             self._note(None)
 
     def _note(self, pattern: bytes | None) -> None:
-        """What is in flight is aborted."""
+        """Record the collectives in flight as aborted."""
         ledger = self._ledger
         in_flight, newest = ledger.in_flight(), ledger.last()
         if newest is not None:
             ledger.aborted.note(newest, in_flight, pattern)
 
     def stop(self) -> None:
-        """Stop the running cell, or a look back; an idle rank has nothing to stop."""
+        """Stop the running cell, or a look back (`Debugger.look_back`); an idle rank has nothing to stop."""
         if self._debugger.looking_back:
-            if not self._break_up(None, stopped=True):  # a command may have come to wait in a collective
+            if not self._break_up(None, stopped=True):  # a command may be blocked in a collective
                 self._interrupt()
             return
         if not self._cell.running:
@@ -102,15 +102,16 @@ class Unblocker:
         later = (time.monotonic() + SIGNAL_AFTER, self._cell.number)
         self._break_at = later
         if self.free(stopped=True):
-            # A thread of the user's own may be what the main thread waits for: then it needs the signal too.
+            # The main thread may wait for a thread of the user's instead of a collective: then it needs the signal too.
             self._signal_at = later
         else:
             self._interrupt()
 
     def free(self, *, stopped: bool = False) -> bool:
-        """Make the collective that the main thread waits in raise; False if it waits in none that can.
+        """Abort the collective in which the main thread waits; returns False if there is none that can be aborted.
 
-        KeyboardInterrupt if the cell is `stopped`, and RuntimeError otherwise.
+        It raises KeyboardInterrupt in the user's code if the cell is `stopped`, and RuntimeError otherwise. At the
+        barrier of ``check=strict``, it always raises RuntimeError.
         """
         collective = self._cell.current_collective()
         if not self._cell.running or collective is None:
@@ -122,7 +123,7 @@ class Unblocker:
         return self._break_up(collective, stopped=stopped)
 
     def _break_up(self, collective: LedgerEntry | None, *, stopped: bool) -> bool:
-        """Break the world, if the main thread waits on a lock, as it does in a collective."""
+        """Break the world if the main thread waits on a lock, as in a collective; returns whether this was done."""
         if not self._blocked():
             return False
         self.broke = self.broke or collective is not None
@@ -130,18 +131,18 @@ class Unblocker:
             return False
         pattern = self._refuse_and_note(collective)
         self._lifeline.send(Unblocked(self._cell.number, collective, broke=True))
-        # Python raises it when the collective has returned, which it does at once.
+        # Python handles the signal when the collective has returned, which it does at once.
         self._cell.interrupt.unblocked = not stopped
         self._interrupt()
         self._world.break_up(pattern)
         return True
 
     def _holds(self) -> bool:
-        """Whether the world can block a rank that can be unblocked: in a broken one, ranks wait for something else."""
+        """Whether collectives of this world can still be aborted; in a broken one, ranks wait for something else."""
         return self._world.breakable and not self._world.broken_up
 
     def _refuse_and_note(self, collective: LedgerEntry | None) -> bytes | None:
-        """Enter no collective any more; returns the pattern that marks the results of those that are aborted now."""
+        """Refuse further collectives, and record those aborted now; returns the pattern that marks their results."""
         pattern = self._world.pattern()
         if collective is not None:
             self._note(pattern)
@@ -149,9 +150,10 @@ class Unblocker:
         return pattern
 
     def free_task(self, cell: int | None = None) -> bool:
-        """Abort the collective that an asyncio task of an earlier cell blocks the main thread in; it raises there.
+        """Abort the collective in which an asyncio task of an earlier cell blocks the main thread.
 
-        Cell number `cell`, if one is named, waits for the main thread.
+        It raises in the task. `cell` is the number of the cell that waits for the main thread, if there is one. Returns
+        whether a collective was aborted.
         """
         collective = self._cell.current_collective()
         if self._cell.running or self._world.forming or collective is None:
@@ -165,16 +167,16 @@ class Unblocker:
         return True
 
     def failed(self, number: int) -> None:
-        """The cell ended with an error of this rank's own, so that others may wait for it in vain."""
+        """Prepare to inform the other ranks, which may wait for this one: its cell ended with an error of its own."""
         self._tell_at, self._tell_every = (time.monotonic() + TELL_AFTER, number), TELL_EVERY
 
     def decided(self, number: int) -> None:
-        """The notebook unblocks those that wait for this rank, which failed in the cell."""
+        """Inform no other rank of the failure in cell `number`: the notebook unblocks the ranks that wait for it."""
         if self._tell_at is not None and self._tell_at[1] == number:
             self._tell_at = None
 
     def _hear(self) -> None:
-        """Handle the datagrams of other ranks as the notebook's requests would be handled."""
+        """Handle the datagrams of other ranks like the corresponding requests of the notebook."""
         for word, number in self._peers.heard():
             if number != self._cell.number:
                 continue
@@ -184,12 +186,12 @@ class Unblocker:
                 self.refuse(BROKEN)
 
     def refuse(self, because: str) -> None:
-        """The world is broken elsewhere: enter no collective any more, and answer those that are blocked in one."""
+        """Refuse further collectives, since the world is broken elsewhere, and answer ranks that are blocked in one."""
         self._ledger.refuse, self._ledger.refused_in_cell = because, False
         self._world.broken_elsewhere()
 
     def tick(self, now: float) -> float:
-        """Called by the agent again and again; returns the seconds until it must be."""
+        """Do what is due; returns the seconds until the agent must call this again."""
         self._hear()
         if self._tell_at is not None and now >= self._tell_at[0]:
             self._tell_at = (now + self._tell_every, self._tell_at[1])
@@ -206,7 +208,7 @@ class Unblocker:
             if stuck and self._cell.runs(number):
                 self._interrupt()
         if self._break_at is not None and now >= self._break_at[0]:
-            # Again and again until the cell ends: it may come to a collective only now, and no other rank will.
+            # Repeated until the cell ends: it may enter a collective only now, and no other rank will enter that.
             number, self._break_at = self._break_at[1], None
             if self._cell.runs(number):
                 self._break_at = (now + SIGNAL_AFTER, number)
@@ -217,10 +219,11 @@ class Unblocker:
         return self._tell_at[0] - now if self._tell_at is not None else 60.0
 
     def _send_again_if_lost(self) -> None:
-        """Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in").
+        """Send SIGINT again if the user's code has not noticed the last one.
 
-        It also misses a signal that comes just before it waits for a lock. Code that caught it stands elsewhere; code
-        that stands where it stood, or began after the signal, never saw it.
+        Python drops a KeyboardInterrupt that is raised in a destructor or callback ("Exception ignored in"), and misses
+        a signal that arrives just before it waits for a lock. Code that caught the exception is at another position by
+        now. Code that is at the same position, or that began after the signal, has not noticed it.
         """
         place = self._place()
         self._looks = self._looks + 1 if place is not None and self._stood in (None, place) else 0

@@ -1,9 +1,9 @@
-"""What the head may ask of a rank: the function that handles each type of request, by modules of ``messages.requests``.
+"""Handlers of the requests that the head sends to a rank, in the same modules as in ``messages.requests``.
 
-Requests that run in the main thread touch the user's variables or MLX; the others are answered at once by the agent's
-thread, or by one of their own, also while the main thread is blocked.
+Most requests that touch the user's variables or MLX run in the main thread. The agent's thread, or a thread of their
+own, answers the other requests at once, even while the main thread is blocked.
 
-Runs in: a rank's process, where the type of the request says.
+Runs in: a rank's process, in the thread that the type of the request names.
 Called by: ``rank.agent.agent``.
 May call: all rooms of the rank but ``rank.process``.
 """

@@ -32,7 +32,7 @@ class CellRequests(RequestTable):
         self.accept(requests.Decided, lambda request, _: unblocker.decided(request.cell))
         self.accept(requests.Interrupt, self._interrupt)
         self.accept(requests.Unblock, self._unblock)
-        # The main thread handles what the page said once it is idle.
+        # The main thread handles the page's messages once it is idle.
         self.accept(requests.PageComms, lambda page, buffers: comms.deliver(page.number, page.messages, buffers))
         self.accept(requests.CommsTaken, lambda taken, _: comms.taken(taken.number, taken.every))
         self.accept(requests.Register, lambda *_: register_again())
@@ -41,7 +41,7 @@ class CellRequests(RequestTable):
     def _interrupt(self, request: requests.Interrupt, _: Buffers) -> None:
         cell, number = self._cell, request.cell
         if number is not None:
-            cell.interrupt.stop(number)  # before looking whether it runs: it may begin between the two
+            cell.interrupt.stop(number)  # before the check below, since the cell may begin in between
         if number is None or cell.runs(number):
             self._unblocker.stop()
         elif number == cell.number:

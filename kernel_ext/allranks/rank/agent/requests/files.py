@@ -49,14 +49,14 @@ class ReloadRequests(RequestTable):
         self._reloader, self._beginning, self._main = reloader, beginning, main
         self._cell, self._ledger = cell, ledger
         self._reloading: int | None = None
-        """The reload that the main thread carries out."""
+        """Number of the reload that the main thread is carrying out; None outside of one."""
         self.answer(requests.PrepareReload, self._prepare)
         self.accept(requests.StopReload, self._stop)
         self.confirm(requests.DecideReload, lambda request, _: reloader.decide(request.reload, request.commit))
 
     def _prepare(self, request: requests.PrepareReload, _: Buffers) -> Reply[requests.ReloadPrepared]:
         folder, allowed = self._beginning.directory, self._cell.interrupt.allowed
-        self._ledger.refuse_in_cell(RELOADING)  # a rank whose module fails first would never enter it
+        self._ledger.refuse_in_cell(RELOADING)  # a rank whose module fails earlier would never enter them
         self._reloading = request.reload
         try:
             prepared = self._reloader.prepare(request.reload, request.committed, folder, allowed)

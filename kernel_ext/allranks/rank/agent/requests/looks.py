@@ -1,4 +1,4 @@
-"""Requests that look into a rank: completion, inspection, the debugger, the console, traces, all that was printed."""
+"""Introspection of a rank: completion, inspection, the debugger, the console, traces, and the full printed text."""
 
 from __future__ import annotations
 

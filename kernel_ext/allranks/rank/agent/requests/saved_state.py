@@ -1,4 +1,4 @@
-"""Requests about a state in a folder on the rank's host: saved, and loaded again."""
+"""Requests that save a state to a folder on the rank's host, or load it again."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class StateRequests(RequestTable):
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger
         self._version = ""
-        """Of the save that has the snapshot."""
+        """Version of the save that the snapshot belongs to."""
         self._snapshot: StateSnapshot | None = None
         self._writer: StateWriter | None = None
         self._ended = ""
-        """The version whose save has ended last."""
+        """Version of the save that ended last."""
         self._loaded: dict[str, Any] = {}
         """Values that are bound once all ranks have loaded theirs."""
         self.answer(requests.FindSavable, self._find_savable)
@@ -57,7 +57,7 @@ class StateRequests(RequestTable):
         return Reply(requests.Savable(list(found), not_saved, missing, waits))
 
     def _take_snapshot(self, request: requests.TakeSnapshot, _: Buffers) -> Reply[requests.SnapshotTaken]:
-        self._snapshot = self._writer = None  # frees what a notebook left that ended before it had saved
+        self._snapshot = self._writer = None  # frees the snapshot of a notebook that ended before it had saved
         if gone := [name for name in request.names if name not in self._user_ns]:
             raise ValueError(f"{', '.join(gone)} was deleted meanwhile")
         named = {name: self._user_ns[name] for name in request.names}

@@ -16,7 +16,7 @@ N = TypeVar("N", bound=Question[Nothing])
 
 
 class RequestTable:
-    """A handler is called with the request and the buffers that came with it; what it raises becomes the answer."""
+    """Handlers by type of request. A handler gets the request and its buffers; if it raises, the agent reports it."""
 
     def __init__(self, *tables: RequestTable) -> None:
         self.handlers: dict[type[Request], Callable[[Any, Buffers], Reply[Answer] | None]] = {}
@@ -27,11 +27,11 @@ class RequestTable:
         self.handlers |= table.handlers
 
     def accept(self, request: type[R], handler: Callable[[R, Buffers], None]) -> None:
-        """This request has no answer."""
+        """Register the handler of a request that has no answer."""
         self.handlers[request] = handler
 
     def confirm(self, question: type[N], handler: Callable[[N, Buffers], None]) -> None:
-        """The answer to this question is that it was done."""
+        """Register the handler of a question whose answer only confirms that it was done."""
 
         def handle(request: N, buffers: Buffers) -> Reply[Nothing]:
             handler(request, buffers)
@@ -40,9 +40,9 @@ class RequestTable:
         self.handlers[question] = handle
 
     def answer(self, question: type[Q], handler: Callable[[Q, Buffers], Reply[Answer]]) -> None:
-        """The handler returns the answer to this question."""
+        """Register a handler that returns the answer to this question."""
         self.handlers[question] = handler
 
     def handle(self, request: Request, buffers: Buffers) -> Reply[Answer] | None:
-        """Returns the answer, if there is one; raises what the handler raises."""
+        """Call the handler and return its answer, None if the request has no answer; raises what the handler raises."""
         return self.handlers[type(request)](request, buffers)

@@ -1,4 +1,4 @@
-"""Requests about the user's variables: set, read, described, saved to a file and loaded again."""
+"""Requests that set, read or describe the user's variables, or save them to a file and load them again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VariableRequests(RequestTable):
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger, self._cell = rank, user_ns, names, ledger, cell
         self._pushed: tuple[int, dict[str, Any]] | None = None
-        """Variables that are bound once all ranks have loaded theirs."""
+        """Number of a push, and the variables that are bound once all ranks have loaded theirs."""
         self.answer(requests.Push, self._push)
         self.confirm(requests.DecidePush, self._decide_push)
         self.answer(requests.Pull, self._pull)
@@ -40,13 +40,13 @@ class VariableRequests(RequestTable):
         self.answer(requests.PullLeaf, self._pull_leaf)
 
     def _push(self, request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
-        self._pushed = None  # frees what a notebook left that ended before it had decided
+        self._pushed = None  # frees the variables of a notebook that ended before it had decided
         pushed = values.unpack(buffers, take=True)
         self._pushed = (request.push, pushed)
         return Reply(requests.Names(list(pushed)))
 
     def _decide_push(self, request: requests.DecidePush, _: Buffers) -> None:
-        """Raises LookupError where the values to bind are not those that the rank holds."""
+        """Bind or drop the pushed variables. Raises LookupError if the rank no longer holds the values to bind."""
         number, pushed = self._pushed or (None, {})
         if number == request.push:
             if request.bind:
@@ -59,14 +59,14 @@ class VariableRequests(RequestTable):
         value = self._named(request.name)
         if not request.computed_only:
             return Reply(Nothing(), values.pack(value))
-        # Other ranks may be at another step, so no collective may be entered. One that was entered already ends: all
-        # ranks enter theirs in the same order.
+        # Other ranks may be at another step, so no collective may be entered. A collective that was entered already
+        # ends, since all ranks enter their collectives in the same order.
         reader, arrays = computed.reader, list(values.arrays_to_pack(value))
         if arrays and reader is None:
             raise RuntimeError("with this version of MLX, no arrays can be pulled while a cell runs")
         if reader is not None and any(reader.is_pending(array) is not False for array in arrays):
             raise RuntimeError("it is not evaluated yet: while a cell runs, only evaluated arrays can be pulled")
-        # Copies: the loop goes on while they are sent.
+        # Copies, since the user's loop goes on while they are sent.
         return Reply(Nothing(), [bytes(each) for each in values.pack(value)])
 
     def _describe(self, request: requests.Describe, _: Buffers) -> Reply[requests.Variables]:
@@ -86,7 +86,7 @@ class VariableRequests(RequestTable):
         return Reply(Nothing(), values.pack(variables.leaf_at(self._named(request.name), request.path)))
 
     def _named(self, name: str) -> Any:
-        """The value of a dotted path. Raises NameError."""
+        """Return the value of a dotted path. Raises NameError if there is none."""
         root, *path = name.split(".")
         if root not in self._user_ns:
             raise NameError(f"rank {self._rank} has no variable {root!r} (%distributed vars lists them)")
@@ -113,7 +113,7 @@ class CheckpointRequests(RequestTable):
         self._config, self._beginning, self._world, self._ledger = config, beginning, world, ledger
         self._user_ns, self._names, self._cell_names = user_ns, names, cell_names
         self._loaded: dict[Path, requests.Loaded] = {}
-        """What was loaded from files that are loaded once."""
+        """By path, the answer for a file that must not be loaded again."""
         self.answer(requests.Save, self._save)
         self.answer(requests.Rescue, self._rescue)
         self.answer(requests.Load, self._load)
@@ -126,14 +126,14 @@ class CheckpointRequests(RequestTable):
         saved = self._saved(checkpoint.save, variables, path, request.aside)
         if request.path is not None:
             return Reply(saved)
-        # For a rank on another host: as bytes.
+        # Without a path, the checkpoint is for a rank on another host and is sent as bytes.
         try:
             return Reply(saved, [path.read_bytes()])
         finally:
             path.unlink()
 
     def _rescue(self, request: requests.Rescue, _: Buffers) -> Reply[requests.Saved]:
-        """What the blocked cell has bound may be half computed, and MLX lets other threads read that."""
+        """Save the variables that the blocked cell has not bound. MLX would read the others even if half computed."""
         variables = self._names.user_variables()
         old = {name: value for name, value in variables.items() if self._cell_names.was_bound(name)}
         unsure = [name for name in variables if name not in old]
@@ -156,9 +156,12 @@ class CheckpointRequests(RequestTable):
         return requests.Saved(saved.left, saved.failed, list(self._ledger.invalid.names(variables)), list(unsure))
 
     def _load(self, request: requests.Load, buffers: Buffers) -> Reply[requests.Loaded]:
-        """One file that could not be loaded wholly stays. One that was loaded is not loaded again."""
+        """Load the variables in a file or in the buffers.
+
+        A given file stays with `keep`, or if part of it could not be loaded. Without `keep` it is loaded only once.
+        """
         path = self._file(request.path)
-        if path in self._loaded and not buffers:  # the notebook was interrupted before it had the answer
+        if path in self._loaded and not buffers:  # the notebook was interrupted before it got the answer
             return Reply(self._loaded[path])
         if buffers:
             write_private(path, buffers[0])
@@ -176,7 +179,7 @@ class CheckpointRequests(RequestTable):
 
 
 def _remove(path: Path) -> None:
-    """Remove a file of variables, and its folder with the last one."""
+    """Remove a file of variables, and its folder if that is then empty."""
     path.unlink(missing_ok=True)
     with suppress(OSError):
         path.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Worlds of JACCL that are aborted and formed again in the same processes: its verbs, and a rank as a member.
+"""JACCL worlds that are aborted and re-formed in the same processes: JACCL's verbs, and a rank's membership.
 
 Runs in: a rank's main thread; the agent's thread aborts.
 Called by: ``rank.world.membership``.

@@ -1,7 +1,7 @@
-"""A rank as a member of JACCL worlds: whether they can be aborted here, and that their RDMA resources are given back.
+"""A rank's membership in JACCL worlds: whether they can be aborted here, and the release of their RDMA resources.
 
-What a process holds of RDMA when it is killed may be lost until the Mac is restarted (mlx #3207, #3910). So a world is
-left before the process ends: where it is told to, and where it gets SIGTERM.
+RDMA resources that a process holds when it is killed may be lost until the Mac is restarted (mlx #3207, #3910). So a
+world is left before the process ends, whether on request or by SIGTERM.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ RETURNS_WITHIN = 1.5
 
 class JacclMember:
     def __init__(self, ledger: Ledger, blocked: Callable[[], bool], on_sigterm: Callable[[], None]) -> None:
-        """`blocked` says whether the main thread waits on a lock."""
+        """`blocked` returns whether the main thread waits on a lock."""
         self._ledger, self._blocked, self._on_sigterm = ledger, blocked, on_sigterm
         self._table: VerbsTable | None = None
         self._trial: Trial | None = None
         self._before: dict[str, set[int]] = {}
-        """What JACCL held before the newest world."""
+        """The resources that JACCL held before the newest world, by verb."""
         self.not_in_place = ""
         """Why collectives of JACCL cannot be aborted here, as a clause."""
         self._streams: list[Any] = []
 
     @property
     def is_tracked(self) -> bool:
-        """Whether it is known what JACCL makes."""
+        """Whether the resources that JACCL makes are tracked."""
         return self._table is not None
 
     def prepare(self, mx: Any) -> None:
-        """Before the first world of JACCL: learn what it makes from now on."""
+        """Before each JACCL world: note which resources exist; before the first, begin to track them."""
         if self._table is not None:
             self._before = {make: set(held) for make, held in self._table.held.items()}
         if self._table is not None or self.not_in_place:
@@ -62,7 +62,7 @@ class JacclMember:
         self._before = {make: set() for make in found.held}
 
     def joined(self, streams: list[Any]) -> JacclInPlace | None:
-        """A world was joined, with collectives on these streams; None where they cannot be aborted."""
+        """Return the means to abort the world just joined, whose collectives use these streams; None without any."""
         if self._table is None or self._trial is None or self.not_in_place:
             return None
         self._streams = streams
@@ -73,15 +73,15 @@ class JacclMember:
             return None
 
     def give_up(self, because: str) -> None:
-        """Other ranks cannot abort this world, so this one does not either."""
+        """Abort no collectives of this world, since other ranks cannot."""
         self.not_in_place = self.not_in_place or because
 
     def release(self, break_up: Callable[[bytes | None], None]) -> None:
-        """Give back what JACCL holds, once `break_up` has ended the collectives of the world."""
+        """Free the resources that JACCL holds, once `break_up` has ended the collectives of the world."""
         if self._table is not None and any(self._table.held.values()):
-            self._refuse()  # until the process ends, the main thread goes on
+            self._refuse()  # the main thread goes on until the process ends
             break_up(None)
-            if self._returned():  # else a thread still uses it
+            if self._returned():  # otherwise a thread still uses them
                 self._table.free_all()
 
     def _refuse(self) -> None:
@@ -91,7 +91,7 @@ class JacclMember:
             ledger.aborted.note(newest, ledger.in_flight(), None)
 
     def _returned(self) -> bool:
-        """Whether all collectives have, within `RETURNS_WITHIN`."""
+        """Whether all collectives return within `RETURNS_WITHIN`."""
         import mlx.core as mx
 
         def wait() -> None:
@@ -99,7 +99,7 @@ class JacclMember:
                 try:
                     mx.synchronize(stream)
                 except RuntimeError:
-                    pass  # what was aborted may raise
+                    pass  # an aborted collective may raise
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
@@ -108,7 +108,7 @@ class JacclMember:
 
 
 def usable_table(mx: Any) -> VerbsTable:
-    """MLX's table of verbs, where it may be used. Raises NotInPlace; nothing is written."""
+    """MLX's table of verbs. Raises NotInPlace where it may not be used; writes nothing."""
     _check_switch()
     if not mx.distributed.is_available("jaccl"):  # MLX opens librdma only now
         raise NotInPlace(f"MLX cannot load {sys.platform}'s librdma")
@@ -116,7 +116,7 @@ def usable_table(mx: Any) -> VerbsTable:
 
 
 def _check_switch() -> None:
-    """Raises NotInPlace where it is off."""
+    """Raise NotInPlace where `SWITCH` is off, or is not on for a version of macOS that is not proven."""
     switch = os.environ.get(SWITCH, "")
     if switch == "0":
         raise NotInPlace(f"{SWITCH}=0 is set", f"unset {SWITCH}")

@@ -9,7 +9,7 @@ from typing import Any
 from allranks.rank.world.images import NotInPlace, address_of
 
 LIBRARY = "librdma.dylib"
-"""macOS's, by the name by which MLX loads it (0.32.4)."""
+"""macOS's library, under the name by which MLX loads it (0.32.4)."""
 VERBS = [
     "get_device_list",
     "get_device_name",
@@ -37,11 +37,11 @@ MADE_BY: dict[str, tuple[str, list[Any]]] = {
     "alloc_pd": ("dealloc_pd", [P]),
     "open_device": ("close_device", [P]),
 }
-"""What makes a resource, what frees it, and the arguments of the former; in the order in which they must be freed."""
+"""Maps a verb that makes a resource to the verb that frees it and to its own arguments, in the order of freeing."""
 
 
 class Verbs:
-    """All sixteen of a library."""
+    """All sixteen verbs of a library."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         """`library` is a file or a name for ``dlopen``. Raises NotInPlace."""
@@ -52,5 +52,5 @@ class Verbs:
             raise NotInPlace(f"{library} is not as expected ({error})") from None
 
     def call(self, name: str, arguments: list[Any], result: Any = INT) -> Callable[..., Any]:
-        """A verb as a function."""
+        """A verb as a Python callable with these types of arguments and result."""
         return ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(self.addresses[name])

@@ -1,5 +1,6 @@
-"""A trial of the verbs on a queue pair of our own, before the first world: where the driver keeps its functions, and
-whether a queue pair in the state ERR gives each work request back, as verbs are specified to.
+"""A trial of the verbs before the first world: where the driver keeps its functions, and what the state ERR does.
+
+A queue pair of our own shows whether ERR completes each work request, as the verbs are specified to.
 
 JACCL calls poll_cq, post_send and post_recv through the table in each context (``ibv_context_ops``). The offsets here
 are those of ``infiniband/verbs.h``, with which MLX was compiled.
@@ -19,7 +20,7 @@ from allranks.rank.world.images import NotInPlace, is_code
 from .verbs import INT, MADE_BY, P, Verbs
 
 POLL_CQ, POST_SEND, POST_RECV = (8 + 8 * index for index in (11, 25, 26))
-"""Offsets in ``ibv_context``, whose table follows a pointer."""
+"""Offsets in ``ibv_context``, where the table of functions follows a pointer."""
 POLL = ctypes.CFUNCTYPE(INT, P, INT, P)
 POST = ctypes.CFUNCTYPE(INT, P, P, P)
 _UC, _INIT, _ERR = 3, 1, 6
@@ -27,14 +28,14 @@ _STATE, _ACCESS, _PKEY, _PORT = 1, 8, 16, 32
 _LOCAL_WRITE = 1
 _ROOM = 4096
 _POLLS, _POLL_EVERY = 100, 0.002
-"""How often a device is asked whether it has completed what was posted, and after how many seconds again."""
+"""Number of times that a device is polled for a completion, and the seconds between two polls."""
 
 Slots = dict[int, int]
-"""Offset in a context to the address of the driver's function."""
+"""Maps an offset in a context to the address of the driver's function."""
 
 
 def slots(context: int) -> Slots:
-    """What a context holds there."""
+    """The driver's functions in a context."""
     return {at: ctypes.c_uint64.from_address(context + at).value for at in (POLL_CQ, POST_SEND, POST_RECV)}
 
 
@@ -56,13 +57,13 @@ def is_in_error(verbs: Verbs, pair: int) -> bool:
 
 
 def put(context: int, functions: Slots) -> None:
-    """Have MLX call these for what it does in this context."""
+    """Make MLX call these functions in this context."""
     for at, function in functions.items():
         ctypes.c_uint64.from_address(context + at).value = function
 
 
 def checked_slots(context: int) -> Slots:
-    """The same, if these are functions. Raises NotInPlace."""
+    """The same as `slots`. Raises NotInPlace unless all addresses are in the code of a library."""
     found = slots(context)
     if not all(map(is_code, found.values())):
         raise NotInPlace("the driver's functions are not where infiniband/verbs.h has them")
@@ -70,19 +71,19 @@ def checked_slots(context: int) -> Slots:
 
 
 class Trial:
-    """Raises NotInPlace where the verbs are not as expected."""
+    """The results of a trial. Raises NotInPlace where the verbs are not as expected."""
 
     def __init__(self, verbs: Verbs) -> None:
         with devices(verbs) as found, first_opened(verbs, found) as context:
             self.slots = checked_slots(context)
-            """Where the driver has its functions."""
+            """The driver's functions."""
             self.flushes = flushes(verbs, context, self.slots)
-            """Whether a queue pair in ERR completes what was posted, and what is posted then."""
+            """Whether a queue pair in ERR completes work requests that were posted before, and those posted later."""
 
 
 @contextmanager
 def devices(verbs: Verbs) -> Iterator[list[int]]:
-    """The devices there are."""
+    """The RDMA devices, valid within the context."""
     count = ctypes.c_int()
     listed = verbs.call("get_device_list", [P], P)(ctypes.addressof(count))
     try:
@@ -105,7 +106,7 @@ def first_opened(verbs: Verbs, found: Iterable[int]) -> Iterator[int]:
 
 
 def made(verbs: Verbs, stack: ExitStack, make: str, *values: Any) -> int:
-    """A resource that is freed with `stack`. Raises NotInPlace where there is none."""
+    """Make a resource that is freed with `stack`. Raises NotInPlace if the verb fails."""
     free, arguments = MADE_BY[make]
     resource: int | None = verbs.call(make, arguments, P)(*values)
     if not resource:
@@ -116,14 +117,14 @@ def made(verbs: Verbs, stack: ExitStack, make: str, *values: Any) -> int:
 
 
 def made_pair(verbs: Verbs, stack: ExitStack, domain: int, queue: int) -> int:
-    """A queue pair like one of JACCL's, in the state RESET. Raises NotInPlace."""
+    """Make a queue pair like JACCL's, in the state RESET. Raises NotInPlace."""
     # ibv_qp_init_attr: context, both queues, shared queue, five limits, type.
     wanted = ctypes.create_string_buffer(struct.pack("4Q7I", 0, queue, queue, 0, 4, 4, 1, 1, 0, _UC, 0), 256)
     return made(verbs, stack, "create_qp", domain, ctypes.addressof(wanted))
 
 
 def flushes(verbs: Verbs, context: int, functions: Slots) -> bool:
-    """Whether a queue pair in ERR completes two receives, posted before and after. Raises NotInPlace."""
+    """Whether a queue pair completes two receives in ERR, one posted before and one after. Raises NotInPlace."""
     memory = ctypes.create_string_buffer(_ROOM)
     with ExitStack() as stack:
         domain = made(verbs, stack, "alloc_pd", context)

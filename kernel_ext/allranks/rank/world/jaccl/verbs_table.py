@@ -1,9 +1,9 @@
-"""The table of verbs by which MLX's JACCL calls RDMA, found in MLX's memory, and what JACCL has made by it.
+"""The table of verbs by which MLX's JACCL calls RDMA, found in MLX's memory, and the resources made through it.
 
-JACCL keeps what it found in librdma in one static object: sixteen pointers in a fixed order (mlx 0.32.4). It is found
-by its content, the addresses of the sixteen functions, and nothing is written unless it is there exactly once. Ten of
-them are replaced by Python functions that call them and note what was made or freed. They are called while a world is
-formed or left, and in no collective.
+JACCL keeps pointers to librdma's functions in one static object: sixteen, in a fixed order (mlx 0.32.4). The table is
+found by its content, the addresses of these functions, and nothing is written unless that occurs exactly once. Ten of
+the functions are replaced by Python functions that call them and record what was made or freed. JACCL calls these ten
+while a world is formed or left, and in no collective.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from .verbs import INT, MADE_BY, VERBS, P, Verbs
 
 
 class VerbsTable(Verbs):
-    """Nothing is written before `install`."""
+    """MLX's table of verbs; nothing is written before `install`."""
 
     def __init__(self) -> None:
-        """Raises NotInPlace."""
+        """Find the table. Raises NotInPlace."""
         super().__init__()
         wanted = [self.addresses[name] for name in VERBS]
         self._address = only_place(struct.pack(f"{len(VERBS)}Q", *wanted), "its table of verbs")
         self._ours: list[Any] = []
-        """Kept: their code is in the table."""
+        """Our functions, kept alive because the table points to their code."""
         self.lock = threading.RLock()
-        """Held while something is freed, and while others use what is held."""
+        """Taken while a resource is freed, and while other code uses resources that are held."""
         self.held: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in MADE_BY}
-        """What JACCL has not freed, by what made it: address to the arguments."""
+        """The resources that JACCL has not freed, by the verb that made them: address to the verb's arguments."""
 
     def install(self) -> None:
-        """Have JACCL call ours."""
+        """Make JACCL call our functions."""
         for make, (free, arguments) in MADE_BY.items():
             self._replace(make, self._makes(make, arguments), P, arguments)
             self._replace(free, self._frees(make, free), INT, [P])
 
     def free_all(self) -> int:
-        """Free what is held, which no thread may use any more. Returns how much the driver did not take back."""
+        """Free all held resources, which no thread may use any more; returns how many the driver failed to free."""
         failed = 0
         with self.lock:
             for make, (free, _) in MADE_BY.items():
@@ -52,7 +52,7 @@ class VerbsTable(Verbs):
         return failed
 
     def held_since(self, before: dict[str, set[int]]) -> dict[str, list[int]]:
-        """What is held, by what made it, without what was held `before`."""
+        """The resources that are held now and were not held `before`, by the verb that made them."""
         return {make: [made for made in list(held) if made not in before[make]] for make, held in self.held.items()}
 
     def _replace(self, name: str, ours: Callable[..., int | None], result: Any, arguments: list[Any]) -> None:

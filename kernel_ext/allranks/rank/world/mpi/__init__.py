@@ -1,4 +1,4 @@
-"""Worlds of MPI that are aborted and formed again in the same processes: its calls, and a rank as a member.
+"""MPI worlds that are aborted and re-formed in the same processes: MPI's functions, and a rank's membership.
 
 Runs in: a rank's main thread; the agent's thread aborts.
 Called by: ``rank.world.membership``.

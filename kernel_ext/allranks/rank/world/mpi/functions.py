@@ -1,6 +1,6 @@
 """The pointers by which MLX calls MPI, found in libmlx's memory and replaced by our own functions (``mpi_calls.c``).
 
-MLX keeps them in one static object (see `images`), and none is written unless every one is there exactly once. The
+MLX keeps these pointers in one static object (see `images`). None is written unless each occurs exactly once. The
 functions must be native: a collective returns on MLX's stream thread, while the main thread may hold the GIL.
 """
 
@@ -28,7 +28,7 @@ REPLACED = {
     "MPI_Comm_split": "allranks_split",
     "MPI_Comm_free": "allranks_free",
 }
-"""What MLX gets in the place of each function of MPI."""
+"""Maps each MPI function to the function of ours that MLX gets instead."""
 REAL = {
     "real_allreduce": "MPI_Allreduce",
     "real_allgather": "MPI_Allgather",
@@ -40,7 +40,7 @@ REAL = {
     "real_comm_size": "MPI_Comm_size",
     "real_is_revoked": "MPIX_Comm_is_revoked",
 }
-"""What ours call."""
+"""Maps each pointer in our code to the MPI function that it calls."""
 WORLD, ENABLED = "ompi_mpi_comm_world", "ompi_ftmpi_enabled"
 _SIZED = (f"{kind}{bits}_t" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 INTEGERS = tuple(f"ompi_mpi_{name}" for name in ("c_bool", *_SIZED))
@@ -51,7 +51,7 @@ class MpiFunctions:
     """Libmpi, our functions, and the places where MLX keeps its pointers; nothing is written before `install`."""
 
     def __init__(self, library: str, directory: Path) -> None:
-        """`library` is what MLX has opened; ours is compiled in `directory`. Raises NotInPlace."""
+        """`library` is the MPI that MLX has opened; our functions are compiled in `directory`. Raises NotInPlace."""
         try:
             self.mpi = ctypes.CDLL(library)
             wanted = {
@@ -77,42 +77,42 @@ class MpiFunctions:
         for index, name in enumerate(INTEGERS):
             integers[index] = wanted[name]
         self._groups = (ctypes.c_void_p * 256).in_dll(self._ours, "groups")
-        self._failed = (ctypes.c_ubyte * 1).from_buffer(FAILED)  # keeps its memory where it is
+        self._failed = (ctypes.c_ubyte * 1).from_buffer(FAILED)  # pins the memory of `FAILED`
         ctypes.c_void_p.in_dll(self._ours, "failed").value = ctypes.addressof(self._failed)
 
     @property
     def tolerant(self) -> bool:
-        """Whether mpirun was told to keep the ranks through failures; known once MPI is initialized."""
+        """Whether mpirun runs with fault tolerance, so that ranks survive failures; known once MPI is initialized."""
         return ctypes.c_bool.in_dll(self.mpi, ENABLED).value
 
     def install(self) -> None:
-        """Have MLX call ours."""
+        """Make MLX call our functions."""
         for name, ours in REPLACED.items():
             _write(self._places[name], address_of(getattr(self._ours, ours)))
 
     def use(self, communicator: int) -> None:
-        """The communicator of the next world that MLX joins."""
-        ctypes.memset(self._groups, 0, ctypes.sizeof(self._groups))  # of the world before
+        """Set the communicator of the next world that MLX joins."""
+        ctypes.memset(self._groups, 0, ctypes.sizeof(self._groups))  # groups of the previous world
         ctypes.c_void_p.in_dll(self._ours, "current").value = communicator
         ctypes.c_int.in_dll(self._ours, "leaving").value = 0
         _write(self._places[WORLD], communicator)
 
     def leave(self) -> list[int]:
-        """The communicators of the groups that were split from this world; none of them is freed from now on."""
+        """Let MLX free no communicator from now on; returns those of groups that were split from this world."""
         ctypes.c_int.in_dll(self._ours, "leaving").value = 1
         return [handle for handle in self._groups if handle]
 
     def take_failed(self) -> int:
-        """What `FAILED` says, which says nothing then."""
+        """Return the value of `FAILED`, and reset it."""
         return int(self._ours.allranks_take())
 
     @property
     def inside(self) -> int:
-        """How many of MLX's calls have not returned."""
+        """Number of MLX's calls of MPI that have not returned."""
         return ctypes.c_int.in_dll(self._ours, "inside").value
 
     def revoke(self, communicators: Iterable[int]) -> None:
-        """Have every call on these return, on all ranks."""
+        """Make every call on these communicators return, on all ranks."""
         for handle in communicators:
             self.mpi.MPIX_Comm_revoke(ctypes.c_void_p(handle))
 
@@ -122,7 +122,7 @@ def _write(place: int, value: int) -> None:
 
 
 def _compiled(directory: Path) -> Path:
-    """Our functions as a library. Raises NotInPlace where there is no compiler, or it fails."""
+    """Compile our functions into a library. Raises NotInPlace if there is no compiler, or if it fails."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         raise NotInPlace("there is no C compiler (cc, gcc or clang)", "install one (apt-get install gcc)")

@@ -1,7 +1,7 @@
-"""A world of MPI that is aborted, re-formed and healed in the same processes, by MPI's fault tolerance (ULFM).
+"""Aborting, re-forming and healing an MPI world in the same processes, with MPI's fault tolerance (ULFM).
 
-To revoke a communicator has every call in it return, on all ranks. The ranks that are left shrink it to the next one,
-have MPI start processes for those that are missing, and merge with these. See ``docs/architecture.md``, MPI in place.
+Revoking a communicator makes every call on it return, on all ranks. The remaining ranks shrink it to the next one, have
+MPI start processes for the missing ranks, and merge with them. See ``docs/architecture.md``, MPI in place.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .functions import MpiFunctions
 
 T = TypeVar("T")
 RETURNS_WITHIN = 1.0
-"""Seconds in which the calls of an attempt that was given up return, where they do."""
+"""Seconds to wait until the calls of a failed attempt, or of a broken world, return; some never do."""
 HELP_EVERY = 0.01
-"""Seconds between two calls of MPI in a rank that is not in one itself, while its world is broken."""
+"""Seconds between two calls of MPI by a rank that is in no such call itself, while its world is broken."""
 WAKE_EVERY = 0.1
-"""Seconds between two times that calls are woken which go on in a broken world."""
+"""Seconds between two wake-ups of calls that still wait in a broken world."""
 
 
 def prepared(mx: Any, directory: Path) -> tuple[Any, MpiFunctions]:
@@ -47,14 +47,14 @@ def prepared(mx: Any, directory: Path) -> tuple[Any, MpiFunctions]:
 
 
 class MpiInPlace:
-    """This process's place in MPI: `communicator` is the one of the world it is in, an mpi4py object."""
+    """The MPI state of this process; `communicator` is that of the current world, an mpi4py object."""
 
     def __init__(self, mx: Any, directory: Path) -> None:
-        """Prepare MLX and MPI, before the first world. Raises NotInPlace, and has touched nothing then."""
+        """Prepare MLX and MPI, before the first world. Raises NotInPlace before it has changed anything."""
         MPI, functions = prepared(mx, directory)
         if MPI.Is_initialized():
             raise NotInPlace("MPI was initialized by other code")
-        # An abort comes from the agent's thread, while another is in the call.
+        # The agent's thread aborts a call while another thread is in it.
         level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
         self._mpi, self._functions = MPI, functions
         functions.install()
@@ -63,29 +63,29 @@ class MpiInPlace:
         """When to wake calls next."""
         self._unfinished: list[Any] = []
         self._making = 0
-        """Threads that are in a call which makes a communicator."""
+        """Number of threads in a call that makes a communicator."""
         self._made = threading.Condition()
-        """Notified when one is in it no more."""
+        """Notified when a thread leaves such a call."""
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
-        """Whether collectives can be aborted: mpirun must have been told to keep the ranks through failures."""
+        """Whether collectives can be aborted: MPI must allow several threads, and mpirun run with fault tolerance."""
 
     def pattern(self, _in_flight: Iterable[Asked]) -> None:
-        """Each result is marked by its own type."""
+        """Return None: ``mpi_calls.c`` marks each invalid result by its own type."""
 
     def break_up(self, _pattern: bytes | None) -> None:
-        """Have every collective of this world return on all ranks, with invalid results."""
+        """Make every collective of this world return on all ranks, with invalid results."""
         if not self.broken_up:
             self.broken_up, self._wake_at = True, time.monotonic() + WAKE_EVERY
             self._revoke([self._mpi._handleof(self.communicator), *self._functions.leave()])
 
     def _revoke(self, communicators: list[int]) -> None:
-        """Revoke these on all ranks, in a thread of its own: to tell a rank on a host that is gone may take long."""
+        """Revoke these on all ranks, in a separate thread: informing a rank on a lost host may take long."""
         revoke = self._functions.revoke
         threading.Thread(target=revoke, args=[communicators], name="allranks-mpi", daemon=True).start()
 
     def broken_elsewhere(self) -> None:
-        """Another rank has broken this world: take part in it. A rank that sends waits for the receiver's answer."""
+        """Revoke the world after another rank has broken it: a rank that sends waits for the receiver's answer."""
         self.break_up(None)
 
     def help(self) -> float | None:
@@ -93,15 +93,15 @@ class MpiInPlace:
         if not self.broken_up:
             return None
         with suppress(self._mpi.Exception):
-            self._mpi.COMM_SELF.Iprobe()  # any call does; MPI has no thread that would (Open MPI 5)
+            self._mpi.COMM_SELF.Iprobe()  # any call answers them; MPI has no thread that would (Open MPI 5)
             self._wake()
         return HELP_EVERY
 
     def _wake(self) -> None:
-        """Have calls that still wait in a revoked communicator look at it again.
+        """Make calls that still wait in a revoked communicator look at it again.
 
-        A call that was about to wait when its communicator was revoked has missed that, and waits for good (Open MPI
-        5.0.11, one of some 200 revocations). To revoke any communicator wakes all.
+        A call that was about to wait when its communicator was revoked misses the revocation, and waits for good (Open
+        MPI 5.0.11, one of some 200 revocations). Revoking any communicator wakes all calls.
         """
         now = time.monotonic()
         if self._functions.inside and now >= self._wake_at:
@@ -115,26 +115,27 @@ class MpiInPlace:
         return self._functions.take_failed()
 
     def is_whole(self) -> bool:
-        """Whether no call of this world has failed."""
+        """Whether this world is neither broken nor revoked, and no call has failed."""
         return not self.broken_up and not FAILED[0] and not self.communicator.Is_revoked()
 
     def leave(self) -> list[int]:
-        """What still waits for this world gets invalid results, since it was revoked; it has no descriptors."""
+        """Return no descriptors. Arrays that still wait for this world get invalid results, since it was revoked."""
         return []
 
     def join_parents(self, rank: int, is_stopped: Callable[[], bool]) -> None:
-        """In a process that other ranks have started: join them as this rank."""
+        """In a process that other ranks have started: join them as rank `rank`."""
         parents = self._mpi.Comm.Get_parent()
         if parents != self._mpi.COMM_NULL:
-            # An attempt that failed is left by its end: what it would revoke, the others may not have made yet.
+            # `_form` does not know this attempt, so a failure revokes nothing: the other ranks may not have made the
+            # communicators yet. The end of this process ends the attempt.
             self._form(lambda _: self._merged(parents, None, rank, _Attempt(), high=True), is_stopped)
 
     def next_world(self, rank: int, spawn: Sequence[Spawn], is_stopped: Callable[[], bool]) -> None:
-        """Form the communicator of the next world, with new processes for those to `spawn`; all that are left call it.
+        """Form the communicator of the next world, and start the ranks to `spawn`; all remaining ranks call this.
 
-        Raises RuntimeError in MPI's words, or once it `is_stopped`. Then a thread may be left in
-        ``Spawn_multiple``, where it waits for a process that has died, and uses no processor. Another try shrinks the
-        same communicator again.
+        Raises RuntimeError with MPI's own message, or once `is_stopped` returns True. A thread may then remain in
+        ``Spawn_multiple``, where it waits for a process that has died, and uses no processor. A retry shrinks the same
+        communicator again.
         """
         with self._made:
             if not self._made.wait_for(lambda: not self._making, RETURNS_WITHIN):
@@ -148,7 +149,7 @@ class MpiInPlace:
         self._form(make, is_stopped)
 
     def _let_return(self) -> None:
-        """Wait for the calls that threads have made in the world before, as long as they take by themselves."""
+        """Wait, for `RETURNS_WITHIN` at most, until the calls of threads in the broken previous world return."""
         ends = time.monotonic() + RETURNS_WITHIN
         while self.broken_up and self._functions.inside and time.monotonic() < ends:
             self.help()
@@ -156,10 +157,10 @@ class MpiInPlace:
 
     @contextmanager
     def _makes(self, among: Any) -> Iterator[None]:
-        """Within, a communicator is made: MPI makes the next one when this one is made, or could not be.
+        """Context in which a communicator is made: MPI makes the next one only after this was made, or has failed.
 
-        It ends when all ranks of the communicator `among` that are left have come to the end of it: a rank that learns
-        of a revocation before the communicator is made crashes (`ompi_comm_revoke_local`, Open MPI 5.0.11). A rank that
+        It ends when all living ranks of the communicator `among` have reached its end: a rank that learns of a
+        revocation before it has made the communicator crashes (`ompi_comm_revoke_local`, Open MPI 5.0.11). A rank that
         dies in ``Merge`` blocks the others for good.
         """
         with self._made:
@@ -173,21 +174,21 @@ class MpiInPlace:
                 self._made.notify_all()
 
     def _agree(self, among: Any) -> None:
-        """Wait for all ranks of this communicator, which may be revoked, but for those that are dead."""
+        """Wait for all living ranks of this communicator, which may be revoked."""
         if among is not None:
-            with suppress(self._mpi.Exception):  # how it says that some are
+            with suppress(self._mpi.Exception):  # raised if some ranks are dead
                 among.Agree(0)
 
     def _shrunk(self) -> Any:
-        """The communicator of the ranks that are left."""
+        """Make the communicator of the remaining ranks."""
         with self._makes(self.communicator):
             return self.communicator.Shrink()
 
     def _meet(self, communicator: Any) -> Any:
-        """Have every two ranks exchange a message, so that each knows how to reach all.
+        """Exchange a message between every two ranks, so that each knows how to reach all others.
 
-        MPI asks for that at the first message, and for a process that was spawned and has died meanwhile it waits
-        indefinitely: in the revocation that such a death calls for, too (Open MPI 5.0.11).
+        MPI looks up a rank's address at the first message to it. For a spawned process that has died by then, it waits
+        indefinitely, even in the revocation that follows such a death (Open MPI 5.0.11).
         """
         others = [rank for rank in range(communicator.Get_size()) if rank != communicator.Get_rank()]
         requests = [communicator.Irecv(bytearray(1), rank) for rank in others]
@@ -195,7 +196,7 @@ class MpiInPlace:
         try:
             self._mpi.Request.Waitall(requests)
         except BaseException:
-            self._unfinished += requests  # with their buffers, into which a message may still come
+            self._unfinished += requests  # kept with their buffers, into which a message may still come
             raise
         return communicator
 
@@ -204,7 +205,7 @@ class MpiInPlace:
         try:
             self._use(_in_thread(lambda: make(attempt), is_stopped))
         except BaseException as error:
-            # The thread of this attempt, and those of ranks that still wait for this one, would poll, each on one core.
+            # Otherwise threads of this attempt, here and on ranks that wait for this one, would each poll on one core.
             self._revoke([self._mpi._handleof(communicator) for communicator in attempt.give_up()])
             if isinstance(error, self._mpi.Exception):
                 raise RuntimeError(f"MPI could not form the next world: {error}") from None
@@ -216,10 +217,10 @@ class MpiInPlace:
         self.communicator, self.broken_up = communicator, False
 
     def _spawned(self, spawn: Sequence[Spawn], left: Any, attempt: _Attempt) -> Any:
-        """The communicator between the ranks that are left and those that they have MPI start."""
+        """Start the new ranks; returns the communicator between the remaining ranks, `left`, and these."""
         MPI = self._mpi
         left.Set_errhandler(MPI.ERRORS_RETURN)
-        # That of the first is for all; a dead rank's place is taken still (Open MPI 5.0.11).
+        # The info of the first command applies to all. A dead rank still occupies its slot (Open MPI 5.0.11).
         infos = [MPI.Info.Create({"map_by": ":OVERSUBSCRIBE"}), *[MPI.INFO_NULL] * (len(spawn) - 1)]
         commands, arguments = [each.command[0] for each in spawn], [each.command[1:] for each in spawn]
         between = left.Spawn_multiple(commands, arguments, [1] * len(spawn), info=infos, root=0)
@@ -227,7 +228,7 @@ class MpiInPlace:
         return attempt.uses(between)
 
     def _merged(self, between: Any, left: Any, rank: int, attempt: _Attempt, *, high: bool) -> Any:
-        """The next world's communicator, of the old ranks, which are `left`, and the new ones; `high` in a new one."""
+        """Make the next world's communicator of the remaining ranks, `left`, and the new ones, where `high` is True."""
         with self._makes(left):
             merged = between.Merge(high=high)
         with self._makes(left):
@@ -244,7 +245,7 @@ class _Attempt:
         self._lock = threading.Lock()
 
     def uses(self, communicator: Any) -> Any:
-        """Add the communicator that is used next. Raises RuntimeError after `give_up`."""
+        """Add the communicator that is used next, and return it. Raises RuntimeError after `give_up`."""
         with self._lock:
             if self._given_up:
                 raise RuntimeError("this attempt to form the next world was given up")
@@ -252,9 +253,10 @@ class _Attempt:
         return communicator
 
     def give_up(self) -> list[Any]:
-        """The communicators to revoke, so that all calls return but the one that starts processes; newest first.
+        """End the attempt; returns the communicators to revoke, newest first.
 
-        To tell a new process that has died may block the revocation of the older ones, and no thread waits in those.
+        Then all its calls return but the one that starts processes. Informing a new process that has died may block the
+        revocation of the older communicators, but no thread waits in those.
         """
         with self._lock:
             self._given_up = True
@@ -262,9 +264,9 @@ class _Attempt:
 
 
 def _in_thread(call: Callable[[], T], is_stopped: Callable[[], bool]) -> T:
-    """Call it while this thread can still be interrupted: a collective of MPI's may wait for a rank in vain.
+    """Call `call` in another thread, so that this one can be interrupted: a collective of MPI may wait in vain.
 
-    Raises RuntimeError once it `is_stopped`; the call goes on.
+    Raises RuntimeError once `is_stopped` returns True; the call goes on.
     """
     results: list[T] = []
     errors: list[BaseException] = []

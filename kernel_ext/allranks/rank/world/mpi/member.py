@@ -1,4 +1,4 @@
-"""A rank as a member of MPI: it joins one world after the other, and learns of calls that failed."""
+"""A rank's membership in MPI: it joins one world after another, and handles calls that failed."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from .in_place import MpiInPlace
 
 class MpiMember:
     def __init__(self, config: RankConfig, ledger: Ledger, break_failed: Callable[[], None]) -> None:
-        """`break_failed` breaks the world, since a collective of it has failed."""
+        """`break_failed` breaks the world after one of its collectives has failed."""
         self._config, self._ledger, self._break_failed = config, ledger, break_failed
         self._in_place: MpiInPlace | None = None
-        """This process's place in MPI, once it has one that can be aborted."""
+        """The MPI state of this process, once MLX calls MPI through our functions."""
         self.not_in_place = ""
         """Why collectives of MPI cannot be aborted here, as a clause."""
-        self._failing = threading.RLock()  # a signal may come in between, in the main thread
+        self._failing = threading.RLock()  # reentrant: a signal handler may need it while the main thread has it
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the other ranks go on when this one ends."""
+        """Whether MPI's collectives can be aborted here, so that the other ranks survive the end of this one."""
         return self._in_place is not None and not self.not_in_place
 
     def give_up(self, because: str) -> None:
-        """Other ranks cannot abort this world, so this one does not either."""
+        """Abort no collectives of this world, since other ranks cannot."""
         self.not_in_place = self.not_in_place or because
 
     def communicator(self, backend: str) -> Any:
         """See `membership.communicator`; the world runs on `backend`."""
         if self._in_place is not None:
             return self._in_place.communicator
-        if not self.not_in_place:  # it never entered
+        if not self.not_in_place:  # `enter` was never called
             raise RuntimeError(f"there is no communicator of MPI: this world runs on {backend}")
         from mpi4py import MPI
 
         return MPI.COMM_WORLD
 
     def enter(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> MpiInPlace | None:
-        """Have MLX join the communicator of this world; None where MPI's collectives cannot be aborted here.
+        """Make MLX join the communicator of this world; returns None where MPI's collectives cannot be aborted.
 
-        Raises RuntimeError in MPI's words, or once it `is_stopped`, and TimeoutError.
+        Raises RuntimeError with MPI's own message or once `is_stopped` returns True, and TimeoutError.
         """
         late = f"the ranks did not form the next world of MPI within {request.timeout:g} s"
         with time_limit(request.timeout, late):
@@ -70,7 +70,7 @@ class MpiMember:
             self._in_place = MpiInPlace(mx, Path(self._config.directory))
         except NotInPlace as error:
             self.not_in_place = str(error)
-            # Else a collective with a dead rank would return, and MLX take what its memory holds for the result.
+            # Else a collective with a dead rank would return, and MLX would take the memory's content for its result.
             os.environ["OMPI_MCA_mpi_ft_enable"] = "0"  # noqa: SIM112, Open MPI's name
             return
         self._in_place.join_parents(request.rank, is_stopped)
@@ -79,7 +79,7 @@ class MpiMember:
             self.not_in_place = "mpirun runs without fault tolerance (--with-ft ulfm)"
 
     def failed(self) -> None:
-        """MPI returned an error, and MLX an invalid result. From the agent's thread or the main one."""
+        """Handle an MPI error that made a result of MLX invalid. Called in the agent's thread or the main thread."""
         assert self._in_place is not None
         ledger = self._ledger
         with self._failing:
@@ -90,7 +90,7 @@ class MpiMember:
                 ledger.aborted.note(newest, ledger.in_flight(), None)
             else:
                 ledger.aborted.note_earlier()
-            # Only now: who sees that nothing has failed looks no further.
+            # Reset only now: a thread that finds `FAILED` zero looks no further.
             of_this_world |= self._in_place.take_failed() & 2
         if of_this_world:
             self._break_failed()
