@@ -22,6 +22,7 @@ from allranks import Experiment
 from allranks.cluster.run_history import RUNS
 from allranks.errors import Busy, UsageError
 from allranks.experiment import measured
+from allranks.experiment.function_run import _joined
 from allranks.experiment.grid import runs_of, takes_cluster
 from allranks.experiment.toml_file import read
 from tests.waiting import comes_true
@@ -175,6 +176,11 @@ def test_a_function_runs_on_the_ranks_as_it_is(tmp_path: Path) -> None:
     assert table.iloc[1]["cause"].startswith(f"rank 1 raised ValueError: the shard is empty (line {line} of ")
 
 
+def test_numbers_of_ranks_are_averaged_and_other_values_that_differ_are_all_kept() -> None:
+    assert _joined([1, 2]) == 1.5 and _joined([3, 3]) == 3
+    assert _joined([True, False]) == [True, False] and _joined(["a", "b"]) == ["a", "b"]
+
+
 def test_which_functions_get_the_cluster() -> None:
     runs = runs_of({"n": 2, "batch": [1]}, 1)
 
@@ -306,6 +312,10 @@ def test_a_parameter_that_the_notebook_has_not_is_refused(tmp_path: Path) -> Non
         ('name = "x"', "set what to run"),
         ('function = "nowhere.py:train"', "use FILE:FUNCTION"),
         ("grid = [", "bad.toml"),
+        ("notebook = 3", "bad.toml: notebook takes a text, not 3."),
+        ('name = "x"\nrepeat = "y"', "repeat takes a whole number, not 'y'."),
+        ('name = "x"\nrepeat = true', "repeat takes a whole number, not True."),
+        ('name = "x"\ntimeout = "1 h"', "timeout takes seconds, not '1 h'."),
     ],
 )
 def test_a_slip_in_the_file_is_told(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,6 +132,15 @@ def test_output_is_bounded_and_what_went_is_counted() -> None:
     assert again[1]["lines"] + lines == again[1]["said"] + lines == 40_000
 
 
+def test_a_cell_of_which_only_its_beginning_went_is_still_named() -> None:
+    begin = {"cell": 7, "kind": "begin", "ranks": [0], "count": 3, "code": "x" * 500}
+    text = {"cell": 7, "kind": "text", "stream": "stdout", "ranks": [0], "text": "y" * 500}
+    kept = KeptOutput(limit=800)
+    kept.add([begin])
+    kept.add([text])
+    assert [json.loads(data)["kind"] for data in kept.everything()] == ["begin", "text"]
+
+
 def test_unfinished_lines_are_sent_again_until_the_cell_ends() -> None:
     kept = KeptOutput()
     kept.add(streams.training(2))

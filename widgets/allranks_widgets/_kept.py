@@ -61,11 +61,13 @@ class KeptOutput:
         For a cell that lost items, a ``dropped`` item says how many items and lines were lost.
         """
         kept: list[bytes] = []
-        for cell, (items, lines, said) in self._dropped.items():
+        for cell in dict.fromkeys([*self._heads, *self._dropped]):
             if cell in self._heads:
                 kept.append(self._heads[cell])
-            lost = {"cell": cell, "kind": "dropped", "items": items, "lines": lines, "said": said}
-            kept.append(json.dumps(lost).encode())
+            if cell in self._dropped:
+                items, lines, said = self._dropped[cell]
+                lost = {"cell": cell, "kind": "dropped", "items": items, "lines": lines, "said": said}
+                kept.append(json.dumps(lost).encode())
         kept += [entry.data for entry in self._entries]
         return kept + list(self.live.values())
 

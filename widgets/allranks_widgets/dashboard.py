@@ -94,7 +94,6 @@ class Dashboard(anywidget.AnyWidget):
         """The last Snapshot shown."""
         self.sent = 0
         """Number of frames sent."""
-        self._sent_frame: dict[str, Any] = {}
         self._sent_at = float("-inf")
         self._beat_at = float("-inf")
         self._pending = False

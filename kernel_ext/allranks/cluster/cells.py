@@ -358,10 +358,9 @@ class ClusterCells(ClusterFiles):
         """
         number = self.choose_ranks(rank)[0]
         if self._settings.shared:
-            host = self.snapshot.ranks[number].host
             raise UsageError(
-                f"a console works only where all ranks are on this machine. Rank {number} is on {host}: run cells "
-                f"on it with %%rank {number}, or debug its last error with %distributed debug -r {number}."
+                f"a console works only if all ranks of the cluster are on this machine. Run cells on rank {number} with "
+                f"%%rank {number}, or debug its last error with %distributed debug -r {number}."
             )
         reply = self._all_replies(self._ask_all(Console(), number), number)[number]
         file = self._checked(number, reply, "console").answer.file

@@ -301,6 +301,8 @@ class EnvironmentMaker:
                     unused = _locked(file.fileno())
             except FileNotFoundError:  # unfinished, left by a setup that was killed
                 unused = True
+            except OSError:  # another user's
+                continue
             if unused:
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -89,7 +89,7 @@ def on_ranks(function: Function, cluster: Cluster) -> Callable[..., dict[str, An
 def _joined(values: list[Any]) -> Any:
     if all(value == values[0] for value in values):
         return values[0]
-    if all(isinstance(value, (int, float)) for value in values):
+    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
         return sum(values) / len(values)
     return values
 

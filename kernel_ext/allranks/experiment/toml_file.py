@@ -24,8 +24,11 @@ from allranks.errors import AllranksError, UsageError
 from .experiment import Experiment
 from .function_run import Function
 
-OPTIONS = ("fresh", "repeat", "timeout", "busbw")
-KEYS = ("name", "function", "notebook", "folder", "grid", *OPTIONS)
+OPTIONS = {"fresh": "true or false", "repeat": "a whole number", "timeout": "seconds", "busbw": "true or false"}
+KEYS = {**dict.fromkeys(("name", "function", "notebook", "folder"), "a text"), "grid": "a table", **OPTIONS}
+"""What each key takes, in words."""
+TYPES = {"a text": (str,), "a table": (dict, list), "true or false": (bool,), "a whole number": (int,)}
+"""The types of TOML that these words stand for; numbers otherwise."""
 SHOWN = 60
 """Maximum characters of a value in the printed table."""
 
@@ -42,6 +45,9 @@ def read(path: Path) -> Experiment:
         if key not in KEYS:
             close = get_close_matches(key, KEYS, 1)
             raise UsageError(f"{path}: unknown key {key!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        types, value = TYPES.get(KEYS[key], (int, float)), told[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise UsageError(f"{path}: {key} takes {KEYS[key]}, not {value!r}.")
     if ("function" in told) == ("notebook" in told):
         raise UsageError(f'{path}: set what to run: notebook = "train.ipynb" or function = "train.py:train".')
     name = told.get("name", path.stem)

@@ -31,9 +31,9 @@ def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
     found = {}
     for name, told in hosts.items():
         mine = [str(IPv4Interface(each).ip) for each in told.own]
-        if told.used in mine or mine:
+        if mine:
             found[name] = told.used if told.used in mine else mine[0]
-    return {name: address for name, address in found.items() if address}
+    return found
 
 
 def shared_networks(hosts: Mapping[str, HostNetwork]) -> list[dict[str, str]]:

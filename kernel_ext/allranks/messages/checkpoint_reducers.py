@@ -20,7 +20,6 @@ from .reducers import Reduced
 
 _VIEWED: Sequence[dict[Any, Any]] = ({}, OrderedDict())
 _DICT_VIEWS = {type(getattr(of, name)()): name for of in _VIEWED for name in ("keys", "values", "items")}
-_OF_MEMORY = ("nbytes", "format", "shape", "strides", "readonly")
 
 
 def reduced(obj: Any) -> Reduced | None:

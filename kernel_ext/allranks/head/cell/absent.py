@@ -100,7 +100,8 @@ def _troubles(snapshot: Snapshot, ranks: Sequence[RankView]) -> Iterator[str]:
             yield f"{host.name} is short of memory and swaps {human_bytes(host.swap_rate or 0.0)}/s"
         if host.throttled:
             yield f"{host.name} is too hot and runs slower"
-        if hot := [view.rank for view in ranks if view.host == host.name and view.gpu is not None and view.gpu.throttled]:
+        here = (view for view in ranks if view.host == host.name and view.gpu is not None)
+        if hot := [view.rank for view in here if view.gpu and view.gpu.throttled]:
             yield f"the GPU of {rank_label(hot)} on {host.name} is too hot and runs slower"
 
 

@@ -191,7 +191,8 @@ class Processes:
             for number, pid in ended.items():
                 end = self.end_of_rank(number)
                 if not end.wait_ended(pid, END_WITHIN) and end is self._hosts.here:  # it may be stopped
-                    psutil.Process(pid).kill()
+                    with suppress(psutil.NoSuchProcess):
+                        psutil.Process(pid).kill()
         else:
             self._stop_each(ended)
         self._hosts.here.forget([self._monitor.ranks[number].uuid for number in numbers])

@@ -62,6 +62,8 @@ class Log:
         self._of: float | None = None
         """Total number of steps, as passed to the last call."""
         self._held: list[tuple[float, float, str, Any]] = []
+        self._failed: dict[str, str] = {}
+        """The first error of each name whose value MLX could not compute in this cell."""
         self._left: dict[str, int] = {}
         self.function = self._make()
 
@@ -155,8 +157,11 @@ class Log:
             step, at, name, array = entry
             if id(array) in waits:
                 self._held.append(entry)
-            else:
+                continue
+            try:
                 self._put(step, at, {name: _number(name, array)})
+            except RuntimeError as error:  # MLX could not compute it
+                self._failed.setdefault(name, str(error))
 
     def _put(self, step: float, at: float, values: dict[str, float]) -> None:
         with self._lock:
@@ -169,17 +174,18 @@ class Log:
     def end_cell(self) -> str:
         """Finish a cell, in the main thread; return a message about values that were never computed, else empty."""
         self._next_step, self._of = 0.0, None  # all ranks start the next cell at step 0
-        with suppress(RuntimeError):  # MLX could not compute a value; the end of the cell must still be reported
-            self._settle(over=True)
+        self._settle(over=True)
         for _step, _at, name, _array in self._held:
             self._left[name] = self._left.get(name, 0) + 1
         self._held.clear()
         left, self._left = self._left, {}
+        failed, self._failed = self._failed, {}
+        told = "".join(f"not logged: {name}. MLX could not compute it: {why}\n" for name, why in failed.items())
         if not left:
-            return ""
+            return told
         said = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in left.items())
         return (
-            f"not logged: {said}. It needs a collective, which all ranks must enter: evaluate it on all ranks (mx.eval "
+            f"{told}not logged: {said}. It needs a collective, which all ranks must enter: evaluate it on all ranks (mx.eval "
             "or .item()) before the cell ends.\n"
         )
 
