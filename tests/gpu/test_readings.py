@@ -11,11 +11,12 @@ from tests.waiting import comes_true
 def test_figures_of_the_gpu_are_those_of_nvidia_smi() -> None:
     with world(1) as cluster:
         cluster.run("held = mx.ones((1 << 29,))\nmx.eval(held)", timeout=WITHIN).check()
-        assert comes_true(cluster, lambda now: (now.ranks[0].gpu or 0) and (now.ranks[0].mlx_active or 0) >= 1 << 31, WITHIN)
+        assert comes_true(cluster, lambda now: (now.ranks[0].mlx_active or 0) >= 1 << 31, WITHIN)
         gpu = cluster.snapshot.ranks[0].gpu
         assert gpu is not None
         asked = ["nvidia-smi", f"--id={gpu.id}", "--query-gpu=name,memory.total,memory.used,temperature.gpu"]
-        said = subprocess.run([*asked, "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True).stdout
+        command = [*asked, "--format=csv,noheader,nounits"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         name, total, used, degrees = said.strip().split(", ")
         assert gpu.name == name and gpu.memory is not None and gpu.memory_used is not None
         assert abs(gpu.memory - int(total) * (1 << 20)) < 0.02 * gpu.memory

@@ -75,8 +75,8 @@ def test_a_gpu_is_warned_of_before_its_memory_is_used_up_but_not_because_it_is_f
     assert not looks[0] and not looks[1], "much is left"
     (finding,) = looks[2] + looks[3]
     assert finding.ranks == (2, 3) and finding.text.startswith(
-        "The GPU of ranks 2-3 (NVIDIA H100 on localhost) has 20.0 GB of 80.0 GB memory left. 10.0 GB more are used each "
-        "second. If it is used up, MLX raises an error on ranks 2-3."
+        "The GPU of ranks 2-3 (NVIDIA H100 on localhost) has 20.0 GB of 80.0 GB memory left. 10.0 GB more are used "
+        "each second. If it is used up, MLX raises an error on ranks 2-3."
     )
 
 

@@ -94,9 +94,8 @@ def test_without_a_driver_there_is_what_mlx_tells_of() -> None:
 
 def test_a_macs_gpu_is_read_from_the_list_of_accelerators() -> None:
     known = Gpu("", "Apple M3 Ultra", memory=412 * 10**9)
-    listed = plistlib.dumps(
-        [{"PerformanceStatistics": {"Device Utilization %": 29, "In use system memory": 1_154_580_480, "recoveryCount": 0}}]
-    )
+    figures = {"Device Utilization %": 29, "In use system memory": 1_154_580_480, "recoveryCount": 0}
+    listed = plistlib.dumps([{"PerformanceStatistics": figures}])
     assert _with_statistics(known, listed) == Gpu(
         "", "Apple M3 Ultra", load=0.29, memory=412 * 10**9, memory_used=1_150_000_000
     )

@@ -283,7 +283,7 @@ class ClusterBase:
         """After `attach`: wait, at most 10 s, for ranks to report cells that ended while no notebook was attached."""
         monitor = self._up().monitor
         everybody = range(len(monitor.ranks))
-        monitor.wait(lambda: not any(not rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
+        monitor.wait(lambda: all(rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
 
     def let_go(self) -> None:
         """Leave the ranks running when this process ends, so that another process can attach."""

@@ -359,8 +359,8 @@ class ClusterCells(ClusterFiles):
         number = self.choose_ranks(rank)[0]
         if self._settings.shared:
             raise UsageError(
-                f"a console works only if all ranks of the cluster are on this machine. Run cells on rank {number} with "
-                f"%%rank {number}, or debug its last error with %distributed debug -r {number}."
+                "a console works only if all ranks of the cluster are on this machine. Run cells on rank "
+                f"{number} with %%rank {number}, or debug its last error with %distributed debug -r {number}."
             )
         reply = self._all_replies(self._ask_all(Console(), number), number)[number]
         file = self._checked(number, reply, "console").answer.file

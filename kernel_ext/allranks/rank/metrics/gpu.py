@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from allranks.messages.events import Gpu
@@ -97,7 +96,6 @@ class AppleGpu:
 
     def __init__(self, name: str, memory: int) -> None:
         self._told = Gpu("", name, memory=memory)
-        self._ask = partial(subprocess.run, IOREG, capture_output=True, timeout=IOREG_WITHIN, check=False)
         self._asked_at = -IOREG_EVERY
 
     def __call__(self) -> Gpu:
@@ -105,7 +103,8 @@ class AppleGpu:
         if time.monotonic() - self._asked_at >= IOREG_EVERY:
             self._asked_at = time.monotonic()
             with suppress(OSError, subprocess.SubprocessError, ValueError, plistlib.InvalidFileException):
-                self._told = _with_statistics(self._told, self._ask().stdout)
+                listed = subprocess.run(IOREG, capture_output=True, timeout=IOREG_WITHIN, check=False).stdout
+                self._told = _with_statistics(self._told, listed)
         return self._told
 
 

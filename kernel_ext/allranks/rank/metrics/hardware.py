@@ -43,7 +43,7 @@ class Hardware:
         self._at = time.monotonic()
         self._slow: dict[str, Any] = {}
         """The last reading of temperature and throttling."""
-        self._slow_at = self._at
+        self._slow_at = -SLOW_EVERY
 
     def memory(self) -> tuple[int, int]:
         """Bytes of memory that programs can use in total, and bytes in use.
@@ -64,7 +64,7 @@ class Hardware:
         """Bytes a second swapped in and out since the last reading, throttling, and the highest temperature in °C."""
         now, swapped = time.monotonic(), _swapped()
         seconds = max(now - self._at, 1e-9)
-        if now - self._slow_at >= SLOW_EVERY or not self._slow:
+        if now - self._slow_at >= SLOW_EVERY:
             self._slow, self._slow_at = self._read_slowly(), now
         found: dict[str, Any] = dict(self._slow)
         if swapped is not None and self._swapped is not None:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from allranks.messages.events import LogCall, LogCalls
@@ -185,8 +184,8 @@ class Log:
             return told
         said = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in left.items())
         return (
-            f"{told}not logged: {said}. It needs a collective, which all ranks must enter: evaluate it on all ranks (mx.eval "
-            "or .item()) before the cell ends.\n"
+            f"{told}not logged: {said}. It needs a collective, which all ranks must enter: evaluate it on all ranks "
+            "(mx.eval or .item()) before the cell ends.\n"
         )
 
     def forget_told(self) -> None:
