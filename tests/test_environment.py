@@ -40,7 +40,7 @@ PLATFORMS = [
 ]
 """Marker values of all supported platforms. Some packages dropped Python 3.11.0 to 3.11.4, hence two patch releases."""
 
-USED = ("demo", "experiment", "lm", "mpi")
+USED = ("cuda12", "cuda13", "demo", "experiment", "lm", "mpi")
 """Extras that our code imports where it is asked for what needs them."""
 
 NO_PYTHON = {"python", "pip", "nodejs"}

@@ -28,6 +28,7 @@ RANK_MAY_USE = {
     "msgspec",
     "numpy",
     "psutil",
+    "pynvml",  # where MLX computes on an NVIDIA GPU
     "tornado",
     "traitlets",
     "zmq",

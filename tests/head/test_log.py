@@ -91,12 +91,14 @@ if rank == 0: log(total=total, local=mx.array(2.0) * 2)"""
 def test_a_value_that_mlx_cannot_compute_is_named_and_takes_no_other_with_it(ring: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "held.npy"
     code = f"""import os
-mx.save({str(file)!r}, mx.ones(1 << 20))
-held = mx.load({str(file)!r})
-os.truncate({str(file)!r}, 100)
-bad, good = held[-1], mx.array(2.0) * 2
-log(bad=bad, good=good)"""
-    result = ring.run(code, ranks=0, timeout=60).check()
+total = mx.distributed.all_sum(mx.array(1.0))
+if rank == 0:
+    mx.save({str(file)!r}, mx.ones(1 << 20))
+    held = mx.load({str(file)!r})
+    os.truncate({str(file)!r}, 100)
+    log(bad=total + held[-1], good=total * 2)
+mx.eval(total)"""
+    result = ring.run(code, timeout=60).check()
     assert "not logged: bad. MLX could not compute it: " in result[0].stderr
     assert ring.logged()["name"].tolist() == ["good"]
 
