@@ -43,7 +43,7 @@ FOCUSED = """() => {
 
 
 OF_LAB = '<div class="lm-Widget'
-"""JupyterLab's own boxes: where a table is wider than the page they scroll, and browsers let the keyboard reach them."""
+"""JupyterLab's own boxes: where a table is wider than the page they scroll, and browsers let the keyboard there."""
 
 
 def serious(page: Page, within: str) -> list[str]:
