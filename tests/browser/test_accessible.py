@@ -1,4 +1,4 @@
-"""What verbs print is accessible on pages of all widths, light and dark, and the keyboard alone reaches all of a dashboard."""
+"""What verbs print is accessible at all widths, light and dark; the keyboard alone reaches all of a dashboard."""
 
 from __future__ import annotations
 
