@@ -111,7 +111,7 @@ def _save_and_end(options: argparse.Namespace) -> int:
         cluster = Cluster.attach(options.name)
         try:
             cluster.await_ended_cells()
-            print(cluster.save(options.save), flush=True)
+            print(cluster.save(options.save, complete=True), flush=True)
         except BaseException:  # also Ctrl-C
             cluster.let_go()
             raise

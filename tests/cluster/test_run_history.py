@@ -132,7 +132,7 @@ def test_one_run_is_compared_with_the_one_before_that_logged_the_same(runs: RunH
     assert compared.before is runs[1] and [tuple(each) for each in compared.changes] == [("lr", 0.1, 0.2)]
     text = str(compared)
     assert text.startswith("run 3: ok, ") and "last of run 1" in text.splitlines()[1]
-    assert "nan" in text and "changed since run 1: lr 0.1 → 0.2, 1 more line changed" in text
+    assert "nan" in text and "compared with run 1: lr 0.1 → 0.2, 1 more line changed" in text
     assert text.splitlines()[-4:] == ["@@ -1 +1,2 @@", "-lr = 0.1", "+lr = 0.2", "+f()"]
     assert "+f()" in compared._repr_html_()
     assert runs.compare(1).before is None and "changed" not in str(runs.compare(1))
@@ -211,7 +211,7 @@ def test_the_example_of_the_documentation(
     example = text.partition("{ #runs }")[2].partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     exec(example.replace("allranks.Cluster(n=2)", "the_cluster"), {"the_cluster": nullcontext(ring2)})
-    assert "changed since run 1: lr 0.25 → 0.5" in capsys.readouterr().out
+    assert "compared with run 1: lr 0.25 → 0.5" in capsys.readouterr().out
     assert (tmp_path / "runs.csv").read_text().count("\n") == 13
 
 

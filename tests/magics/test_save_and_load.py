@@ -15,13 +15,17 @@ def test_down_saves_and_the_next_up_goes_on_from_there(kernel: Notebook, tmp_pat
     folder = tmp_path / "run"
     kernel.run("%distributed down")
     kernel.ok("%distributed up -n 2")
-    kernel.ok("%%distributed\nw, shard, batches = mx.ones(3), mx.array([rank]), iter([1])")
+    kernel.ok("%%distributed\nw, shard, batches = mx.ones(3), mx.array([rank]), (each for each in [1])")
     assert re.fullmatch(
         rf"Saved 2 variables of 2 ranks {SIZE_AND_TIME} in {folder}: 1 equal on all ranks, 1 per rank\.\n",
         kernel.ok(f"%distributed save {folder} w shard").stdout,
     )
     again = kernel.ok(f"%distributed up -n 2 --load {folder}").stdout
     assert f"Not loaded, since these ranks have variables already. To load: %distributed load {folder}" in again
+    refused = kernel.run(f"%distributed down --save {folder}").error
+    assert refused.startswith("CannotSave: cannot save batches (") and refused.endswith(
+        f"Nothing was written. %distributed save {folder} saves the others. The ranks stay up."
+    )
     kernel.ok("%%distributed\nw = w + 1; del batches")
     ended = kernel.ok(f"%distributed down --save {folder}").stdout
     assert ended.startswith("Saved 2 variables of 2 ranks") and ended.endswith("2 ranks ended.\n")
@@ -41,6 +45,12 @@ def test_ranks_that_cannot_load_are_up_and_those_that_cannot_save_stay(kernel: N
     (tmp_path / "file").write_text("")
     assert "CannotSave: cannot save in" in kernel.run(f"%distributed down --save {tmp_path}/file").error
     assert kernel.ok("%%distributed\nx").stdout == "ranks 0-1 │ 1\n"
+    kernel.ok(f"%distributed save {tmp_path}/run")
+    kernel.ok("%%distributed\nx = 2")
+    corrected = f"%distributed up -n 2 --load {tmp_path}/run"
+    assert "Loaded 1 variable on 2 ranks" in kernel.ok(corrected).stdout
+    assert kernel.ok("%%distributed\nx").stdout == "ranks 0-1 │ 1\n"
+    assert "Not loaded, since these ranks have variables already" in kernel.ok(corrected).stdout
     kernel.ok("%distributed down")
 
 
@@ -84,3 +94,19 @@ def test_the_next_day_in_another_kernel_the_curve_goes_on(
         today.ok("%distributed down")
     finally:
         today.close()
+
+
+def test_a_run_continues_the_one_whose_variables_were_loaded(kernel: Notebook, tmp_path: Path) -> None:
+    kernel.run("%distributed down")
+    kernel.ok("%distributed up -n 2")
+    begin = "%%distributed\nweight, done = mx.ones(1) * {}, 0"
+    for name, weight in (("one", 1), ("two", 2), ("three", 3)):
+        kernel.ok(begin.format(weight))
+        (text,) = kernel.ok(TRAIN.format(until=10)).mime("text/plain")
+        kernel.ok(f"%distributed save {tmp_path}/{name}")
+    third = int(re.findall(r"run (\d+)", text)[0])
+    for name, number in (("one", third - 2), ("two", third - 1)):
+        kernel.ok(f"%distributed load {tmp_path}/{name}")
+        (text,) = kernel.ok(TRAIN.format(until=20)).mime("text/plain")
+        assert f"(continues run {number}) · step 20" in text
+    kernel.ok("%distributed down")

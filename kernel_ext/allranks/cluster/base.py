@@ -42,7 +42,8 @@ from allranks_backends.views import Snapshot
 
 if TYPE_CHECKING:
     from allranks.head.state.logged import Logged
-    from allranks.head.state.monitor import Monitor
+    from allranks.head.state.known_rank import KnownRank
+from allranks.head.state.monitor import Monitor
 
     from .cell import Cell
 
@@ -215,8 +216,12 @@ class ClusterBase:
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
         monitor = ranks.monitor
         monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
-        self._await_stopped(ranks.monitor, chosen)
-        if busy := [rank for rank in monitor.busy(chosen) if not (in_steps and rank.ends_steps)]:
+
+        def busy_ones() -> list[KnownRank]:
+            return [rank for rank in monitor.busy(chosen) if not (in_steps and rank.ends_steps)]
+
+        self._await_stopped(monitor, busy_ones)
+        if busy := busy_ones():
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
             numbers, verb = [rank.rank for rank in busy], "is" if len(busy) == 1 else "are"
@@ -229,15 +234,15 @@ class ClusterBase:
                 f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}{hint}"
             )
 
-    def _await_stopped(self, monitor: Monitor, chosen: Sequence[int]) -> None:
-        """Wait for ranks whose cell was stopped: a call into MLX or C cannot be interrupted. Raises CellInterrupted."""
+    def _await_stopped(self, monitor: Monitor, busy_ones: Callable[[], Sequence[KnownRank]]) -> None:
+        """Wait for those whose cell was stopped: a call into MLX or C cannot be interrupted. Raises CellInterrupted."""
         until, stop = time.monotonic() + WAITED_FOR, Stop()
 
         def ending() -> list[int]:
-            busy = {rank.rank: rank.cell for rank in monitor.busy(chosen)}
+            busy = {rank.rank: rank.cell for rank in busy_ones()}
             return list(busy) if monitor.interrupted.issuperset(busy.items()) else []
 
-        if not ending():
+        if not (left := ending()):
             return
 
         def done() -> bool:
@@ -246,10 +251,10 @@ class ClusterBase:
         def line(rank: int) -> str:
             return f"{monitor.snapshot().ranks[rank].doing}, in the cell that was stopped" if rank in ending() else ""
 
-        doing = monitor.snapshot().doing(ending())
+        doing = monitor.snapshot().doing(left)
         try:
             with stop.noted():
-                wait_and_show(done, chosen, line, stop.raise_if_pressed)
+                wait_and_show(done, left, line, stop.raise_if_pressed)
         except KeyboardInterrupt:
             raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
 

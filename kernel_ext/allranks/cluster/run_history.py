@@ -66,16 +66,17 @@ class RunHistory:
         while sum(each.points for each in earlier) > MOST_POINTS:
             max(earlier, key=lambda each: each.points).thin()
 
-    def restore(self, stored: Sequence[StoredRun]) -> list[CellRun]:
-        """Add saved runs that are not here already; returns the added runs. Raises ValueError."""
-        known = {(run.at, run.code) for run in self}
-        runs = [run for each in stored if ((run := CellRun.restored(each)).at, run.code) not in known]
-        for run in runs:
+    def restore(self, stored: Sequence[StoredRun]) -> tuple[list[CellRun], int]:
+        """Add saved runs that are not here already; returns all of them, and how many were added. Raises ValueError."""
+        known = {(run.at, run.code): run for run in self}
+        saved = [CellRun.restored(each) for each in stored]
+        added = [run for run in saved if (run.at, run.code) not in known]
+        for run in added:
             name = run.name
             self.join(run)
             with suppress(UsageError):  # the name is a number, or another run has it
                 self.rename(run.number, name)
-        return runs
+        return [known.get((run.at, run.code), run) for run in saved], len(added)
 
     def __iter__(self) -> Iterator[CellRun]:
         with self._lock:
@@ -259,7 +260,7 @@ class RunComparison:
     def _repr_html_(self) -> str:
         text = "\n".join(self.diff[:MOST_LINES])
         more = f"\n… {len(self.diff) - MOST_LINES} more lines" if len(self.diff) > MOST_LINES else ""
-        code = f'<pre style="margin:6px">{escape(text + more)}</pre>' if text else ""
+        code = f'<pre style="margin:6px;font-family:monospace">{escape(text + more)}</pre>' if text else ""
         heading, *changed = (
             f'<div style="margin:0 6px">{escape(line)}</div>' for line in (self._heading, *self._changed)
         )
@@ -275,18 +276,21 @@ class RunComparison:
         return f"{heading}, {run.collectives}" if run.collectives is not None else heading
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        """The headings and rows: a row for each metric, and for each last value if the ranks differ."""
+        """The headings and rows: a row for each metric, and for each pair of last values if the ranks differ."""
         headings, rows = ["metric", "ranks", "step", "last", "min", "max"], []
         earlier = self.before.metrics if self.before is not None else {}
         if self.before is not None:
             headings.append(f"last of {self.before.name}")
         for name, metric in self.run.metrics.items():
             extremes = [figure(metric.min), figure(metric.max)] if metric.min <= metric.max else ["–", "–"]
-            for last, ranks in alike({rank: figure(value) for rank, value in metric.last.items()}).items():
+            before = earlier[name].last if name in earlier else {}
+            lasts = {
+                rank: (figure(value), figure(before[rank]) if rank in before else "–")
+                for rank, value in metric.last.items()
+            }
+            for (last, last_before), ranks in alike(lasts).items():
                 row = [name, rank_list(ranks), figure(metric.step), last, *extremes]
-                if self.before is not None:
-                    row.append(figure(earlier[name].mean) if name in earlier else "–")
-                rows.append(row)
+                rows.append(row if self.before is None else [*row, last_before])
         return headings, rows
 
     @property
@@ -294,7 +298,7 @@ class RunComparison:
         values = ", ".join(f"{name} {value_text(value)}" for name, value in self.run.values.items() if "()" not in name)
         parts = [f"values: {values}"] if values else []
         if self.before is not None:
-            parts.append(f"changed since {self.before.name}: {self.run.changes_text(self.before)}")
+            parts.append(f"compared with {self.before.name}: {self.run.changes_text(self.before)}")
         return parts
 
 

@@ -146,7 +146,9 @@ def _listed(reasons: Mapping[str, str]) -> str:
 class ClusterSavedState(ClusterBase):
     """Saves the ranks' variables to a folder on their hosts, and loads them."""
 
-    def save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> SavedState:
+    def save(
+        self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None, *, complete: bool = False
+    ) -> SavedState:
         """Save the ranks' variables, or only these `names`, and their random states to the folder `path`.
 
         `path` is a folder on each host, or on a disk that hosts share; relative paths begin at the ranks' working
@@ -154,13 +156,13 @@ class ClusterSavedState(ClusterBase):
         has. Arrays that are equal on all ranks are written once for each disk. An earlier state in the folder is
         replaced once the new one is complete on all hosts; until then, `load` finds the earlier one.
 
-        Without `names`, variables that cannot be saved are left out, and named in the result. Raises CannotSave if one
-        of the `names` cannot be saved, before anything is written, or if a host cannot write; UsageError for a name
-        that no rank has; WouldHang for a variable that waits for a collective on some ranks only; NoAnswer and
+        Without `names`, variables that cannot be saved are left out, and named in the result; with `complete`, they
+        raise CannotSave. Raises CannotSave if one of the `names` cannot be saved, before anything is written, or if a
+        host cannot write; UsageError for a name that no rank has; WouldHang for a variable that waits for a collective on some ranks only; NoAnswer and
         WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
         """
         with self._saving:
-            return self._write(self._take_snapshots(path, names))
+            return self._write(self._take_snapshots(path, names, complete))
 
     def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> Future[SavedState]:
         """Same as `save`, but return once ranks have a snapshot of their variables; cells may run while it is written.
@@ -194,7 +196,9 @@ class ClusterSavedState(ClusterBase):
                     raise
         return saved
 
-    def _take_snapshots(self, path: str | os.PathLike[str], names: Sequence[str] | str | None) -> _Snapshots:
+    def _take_snapshots(
+        self, path: str | os.PathLike[str], names: Sequence[str] | str | None, complete: bool = False
+    ) -> _Snapshots:
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
         failed, version = _cannot_save(folder), new_version()
         with self._starting:  # a cell of another thread runs before this on all ranks, or after it
@@ -202,6 +206,11 @@ class ClusterSavedState(ClusterBase):
             ranks = self._refuse_if_unable(numbers)
             savable = self._each(ranks, FindSavable(names=wanted), failed, numbers)
             not_saved = _not_saved(savable, wanted, folder)
+            if not_saved and complete:
+                raise CannotSave(
+                    f"cannot save {_listed(not_saved)}. Nothing was written. "
+                    f"%distributed save {shlex.quote(folder)} saves the others."
+                )
             _refuse_pending_on_some({rank: set(each.pending) for rank, each in savable.items()})
             everywhere = set.intersection(*(set(each.names) for each in savable.values()))
             asked = dict[int, Future[Reply[SnapshotTaken]]]()
@@ -589,12 +598,12 @@ def _equal_ones(
 def _restored_runs(data: Buffer) -> list[str]:
     """Restore the runs that were saved with the variables; returns notes for the user."""
     try:
-        runs = RUNS.restore(decoded_runs(data))
+        runs, added = RUNS.restore(decoded_runs(data))
     except ValueError as error:
         return [f"No runs were loaded: {RUNS_FILE} {error}."]
-    for run in runs:
+    for run in runs:  # the last of them is the one that the loaded variables come from
         CellCurves.remember(run)
-    return [f"{count_text(len(runs), 'run')} came with it: %distributed runs"] if runs else []
+    return [f"{count_text(added, 'run')} came with it: %distributed runs"] if added else []
 
 
 def _refuse_unloadable(manifest: StateManifest, failed: Mapping[int, Mapping[str, str]], refused: Refusal) -> None:

@@ -44,6 +44,7 @@ class DistributedMagics(Verbs, Magics):
         self.cluster: Cluster | None = None
         self.ended: Cluster | None = None
         self.up_with: UpOptions | None = None
+        self.owes_load = False
         self.notifier: Notifier | None = None
         self._lines = line_parser()
         self._cells = {name: cell_parser(name) for name in ("distributed", "rank")}

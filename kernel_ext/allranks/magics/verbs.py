@@ -19,7 +19,7 @@ from allranks.cluster.cluster import Cluster
 from allranks.cluster.run_history import RUNS
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
-from allranks.errors import AllranksError, CannotLoad, CellFailed, CellInterrupted, NoCluster, UsageError
+from allranks.errors import AllranksError, CannotLoad, CannotSave, CellFailed, CellInterrupted, NoCluster, UsageError
 from allranks.head.cell.unblocking import RELEASE_WITHIN
 from allranks.head.state.advice import dead_too
 from allranks.notebook.fold import Block
@@ -50,6 +50,8 @@ class Verbs:
     """The cluster that `down` ended last."""
     up_with: UpOptions | None
     """The options of the `up` that started the cluster."""
+    owes_load: bool
+    """Whether that `up` was to load a saved state, and failed."""
     notifier: Notifier | None
     """Notifies the user of cells of this and later clusters."""
 
@@ -64,7 +66,7 @@ class Verbs:
         if up is not None and self._as_it_is_up(up, asked):
             print("already up:")
             display(up)  # type: ignore[no-untyped-call]
-            _say_not_loaded(options)
+            self._load_as_up_asks(options)
             return
         if up is None and asked.n is not None and not asked.joins and not options.yes:
             not_too_many(f"-n {asked.n}", asked.n)
@@ -108,12 +110,20 @@ class Verbs:
                 print(cluster.sync(progress=print))
             except AllranksError as error:  # the ranks are up nevertheless, and the next cell tries again
                 print(f"Not synced. {error}")
-        if options.load is not None:
-            try:
-                print(cluster.load(options.load))
-            except CannotLoad as error:
-                error.args = (f"{error} The ranks are up.",)
-                raise
+        self.owes_load = options.load is not None
+        self._load_as_up_asks(options)
+
+    def _load_as_up_asks(self, options: argparse.Namespace) -> None:
+        """Load, unless the ranks were up already, and the `up` that started them did not fail to load."""
+        if options.load is None or not self.owes_load:
+            _say_not_loaded(options)
+            return
+        try:
+            print(self._need().load(options.load))
+        except CannotLoad as error:
+            error.args = (f"{error} The ranks are up.",)
+            raise
+        self.owes_load = False
 
     def _setup(self, options: argparse.Namespace) -> None:
         from allranks.bench.measure import Progress
@@ -157,7 +167,7 @@ class Verbs:
     def _attach(self, options: argparse.Namespace) -> None:
         if self.cluster is not None and self.cluster.state != "down":
             raise UsageError("this notebook already has a cluster. Stop it with %distributed down first.")
-        self.cluster, self.up_with = Cluster.attach(options.name), None
+        self.cluster, self.up_with, self.owes_load = Cluster.attach(options.name), None, False
         cluster = self.cluster
         cluster.notifier = self.notifier
         self._go_on_watching(cluster)
@@ -187,7 +197,11 @@ class Verbs:
         cluster = self._need()
         if options.save is not None:  # if that fails, the ranks stay
             _say_what_comes_first(cluster)
-            print(cluster.save(options.save))
+            try:
+                print(cluster.save(options.save, complete=True))
+            except CannotSave as error:
+                error.args = (f"{error} The ranks stay up.",)
+                raise
         self.ended, self.cluster = cluster, None
         print(end(cluster))
 

@@ -16,7 +16,7 @@ import pickle
 import sys
 import types
 import typing
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -173,14 +173,14 @@ def is_code(value: Any) -> bool:
     return isinstance(value, types.ModuleType) or (callable(value) and hasattr(value, "__qualname__"))
 
 
-def global_names(code: types.CodeType) -> Iterator[str]:
-    """The global names that the code of a function uses, including functions inside it."""
+def global_names(code: types.CodeType, operations: Collection[str] = ("LOAD_GLOBAL", "LOAD_NAME")) -> Iterator[str]:
+    """The global names that the code of a function, and of functions inside it, uses with these operations."""
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if instruction.opname in operations:
             yield str(instruction.argval)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from global_names(inner)
+            yield from global_names(inner, operations)
 
 
 def _writable(buffers: Sequence[Any], take: bool) -> list[bytearray]:

@@ -137,9 +137,15 @@ class CellCurves:
 
     @classmethod
     def remember(cls, run: CellRun) -> None:
-        """Keep a saved run, to be drawn with, or continued by, runs that log the same names."""
+        """Keep a run whose variables were loaded, as the latest: runs that log the same names continue it, if any."""
         from allranks_widgets.curve_picture import Drawn
 
+        with cls._changing:
+            for past in cls._ended.values():
+                if kept := next((each for each in past if each.run is run), None):
+                    past.remove(kept)
+                    past.append(kept)
+                    return
         curves, rows = Curves(), run.rows()
         curves.add(rows)
         if len({row.step for row in rows}) >= FEWEST_STEPS:

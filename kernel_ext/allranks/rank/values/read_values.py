@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from allranks.messages.values import global_names, is_code, python_function
 from allranks.rank.values.checkpoint import GIVEN
 
+CHANGES = ("STORE_GLOBAL", "DELETE_GLOBAL")
 PLAIN = (bool, int, float, str)
 LONGEST = 100
 """Maximum length, in characters, of a text that is returned."""
@@ -26,9 +26,11 @@ def read_values(names: Collection[str], without: Collection[str], user_ns: Mappi
     """The plain values among these variables, and among the variables that the user's functions read in turn.
 
     A function or class of the user is returned as a short checksum of its code, under its name with ``()``. `without`
-    lists names that the code binds itself. Evaluates nothing.
+    lists names that the code binds itself; variables that the functions bind are left out, too, since they have other
+    values at each moment. Evaluates nothing.
     """
     found: dict[str, Any] = {}
+    changed = set[str]()
     left, seen, looked_at = sorted(names), {*GIVEN, *without}, 0
     while left and looked_at < MOST:
         name = left.pop(0)
@@ -42,16 +44,15 @@ def read_values(names: Collection[str], without: Collection[str], user_ns: Mappi
                 found[name] = value
         elif parts := list(_code_of(value, user_ns)):
             found[f"{name}()"] = _checksum(parts)
-            left += [each for part in parts if isinstance(part, types.FunctionType) for each in _globals(part)]
-    return found
+            for function in parts:
+                if isinstance(function, types.FunctionType):
+                    left += global_names(function.__code__)
+                    changed |= set(global_names(function.__code__, CHANGES))
+    return {name: value for name, value in found.items() if name not in changed}
 
 
 def _is_short(value: Any) -> bool:
     return len(value) <= LONGEST if type(value) is str else type(value) is not int or abs(value) < LARGEST
-
-
-def _globals(function: types.FunctionType) -> Iterator[str]:
-    return global_names(function.__code__)
 
 
 def _code_of(value: Any, user_ns: Mapping[str, Any]) -> Iterator[types.FunctionType | str]:
@@ -78,17 +79,14 @@ def _checksum(parts: Collection[types.FunctionType | str]) -> str:
 
 
 def _text_of(function: types.FunctionType) -> str:
-    """The function's source, or else its compiled code, and its plain default values."""
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        text = _compiled(function.__code__)
+    """The function's compiled code, which a saved function has, too, and its plain default values."""
+    text = _compiled(function.__code__)
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return f"{text}{[each for each in defaults if type(each) in PLAIN]}"
 
 
 def _compiled(code: types.CodeType) -> str:
-    return f"{code.co_code.hex()}{code.co_names}{[_constant_text(each) for each in code.co_consts]}"
+    return f"{code.co_code.hex()}{code.co_names}{code.co_varnames}{code.co_exceptiontable!r}{[_constant_text(each) for each in code.co_consts]}"
 
 
 def _constant_text(value: Any) -> str:
