@@ -41,9 +41,9 @@ from allranks_backends.plan import Host, rank_label
 from allranks_backends.views import Snapshot
 
 if TYPE_CHECKING:
+    from allranks.head.state.known_rank import Rank
     from allranks.head.state.logged import Logged
-    from allranks.head.state.known_rank import KnownRank
-from allranks.head.state.monitor import Monitor
+    from allranks.head.state.monitor import Monitor
 
     from .cell import Cell
 
@@ -216,12 +216,8 @@ class ClusterBase:
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
         monitor = ranks.monitor
         monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
-
-        def busy_ones() -> list[KnownRank]:
-            return [rank for rank in monitor.busy(chosen) if not (in_steps and rank.ends_steps)]
-
-        self._await_stopped(monitor, busy_ones)
-        if busy := busy_ones():
+        self._await_stopped(monitor, chosen, in_steps)
+        if busy := _busy(monitor, chosen, in_steps):
             snapshot = ranks.monitor.snapshot()
             doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
             numbers, verb = [rank.rank for rank in busy], "is" if len(busy) == 1 else "are"
@@ -234,12 +230,12 @@ class ClusterBase:
                 f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}{hint}"
             )
 
-    def _await_stopped(self, monitor: Monitor, busy_ones: Callable[[], Sequence[KnownRank]]) -> None:
+    def _await_stopped(self, monitor: Monitor, chosen: Sequence[int], in_steps: bool = False) -> None:
         """Wait for those whose cell was stopped: a call into MLX or C cannot be interrupted. Raises CellInterrupted."""
         until, stop = time.monotonic() + WAITED_FOR, Stop()
 
         def ending() -> list[int]:
-            busy = {rank.rank: rank.cell for rank in busy_ones()}
+            busy = {rank.rank: rank.cell for rank in _busy(monitor, chosen, in_steps)}
             return list(busy) if monitor.interrupted.issuperset(busy.items()) else []
 
         if not (left := ending()):
@@ -427,3 +423,8 @@ def for_others(verb: str, what: str, *, least: int = 1) -> Callable[[Collection[
     """
     text = f"For the others: %distributed {verb} {what} -r "
     return lambda ranks: f"{text}{typed_ranks(ranks)}." if len(ranks) >= least else ""
+
+
+def _busy(monitor: Monitor, chosen: Sequence[int], in_steps: bool) -> list[Rank]:
+    """The `chosen` ranks that run a cell; with `in_steps`, only those that would not answer after a step."""
+    return [rank for rank in monitor.busy(chosen) if not (in_steps and rank.ends_steps)]

@@ -156,10 +156,11 @@ class ClusterSavedState(ClusterBase):
         has. Arrays that are equal on all ranks are written once for each disk. An earlier state in the folder is
         replaced once the new one is complete on all hosts; until then, `load` finds the earlier one.
 
-        Without `names`, variables that cannot be saved are left out, and named in the result; with `complete`, they
-        raise CannotSave. Raises CannotSave if one of the `names` cannot be saved, before anything is written, or if a
-        host cannot write; UsageError for a name that no rank has; WouldHang for a variable that waits for a collective on some ranks only; NoAnswer and
-        WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
+        Without `names`, variables that cannot be saved are left out, and named in the result. Raises CannotSave if one
+        of the `names`, or with `complete` any variable, cannot be saved, before anything is written, or if a host
+        cannot write; UsageError for a name that no rank has; WouldHang for a variable that waits for a collective on
+        some ranks only; NoAnswer and WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run`
+        raises.
         """
         with self._saving:
             return self._write(self._take_snapshots(path, names, complete))

@@ -167,9 +167,13 @@ def line_parser() -> Parser:
     abort = verbs.add_parser("abort", help="abort the collective in which ranks of a --no-wait cell are blocked")
     abort.add_argument("-r", "--ranks", type=parse_ranks, help="only these ranks, e.g. 0,2-3")
     watch = verbs.add_parser("watch", help="the live dashboard: topology, ranks, throughput, log")
-    watch.add_argument("views", nargs="*", default=[], metavar="PICTURE", help="topology, ranks, throughput or log (default: all)")
+    watch.add_argument(
+        "views", nargs="*", default=[], metavar="PICTURE", help="topology, ranks, throughput or log (default: all)"
+    )
     runs = verbs.add_parser("runs", help="list, compare, rename, hide and export runs: cells that called log")
-    runs.add_argument("names", nargs="*", default=[], metavar="RUN", help="show this run (number or name), beside a second one")
+    runs.add_argument(
+        "names", nargs="*", default=[], metavar="RUN", help="show this run (number or name), beside a second one"
+    )
     change = runs.add_mutually_exclusive_group()
     change.add_argument("--rename", nargs=2, metavar=("RUN", "NAME"), help="give a run a name")
     change.add_argument("--hide", nargs="+", metavar="RUN", help="leave runs out of charts, and list them last")

@@ -142,10 +142,11 @@ class CellCurves:
 
         with cls._changing:
             for past in cls._ended.values():
-                if kept := next((each for each in past if each.run is run), None):
-                    past.remove(kept)
-                    past.append(kept)
-                    return
+                for place, each in enumerate(past):
+                    if each.run is run:
+                        del past[place]
+                        past.append(each)
+                        return
         curves, rows = Curves(), run.rows()
         curves.add(rows)
         if len({row.step for row in rows}) >= FEWEST_STEPS:

@@ -86,7 +86,8 @@ def _text_of(function: types.FunctionType) -> str:
 
 
 def _compiled(code: types.CodeType) -> str:
-    return f"{code.co_code.hex()}{code.co_names}{code.co_varnames}{code.co_exceptiontable!r}{[_constant_text(each) for each in code.co_consts]}"
+    constants = [_constant_text(each) for each in code.co_consts]
+    return f"{code.co_code.hex()}{code.co_names}{code.co_varnames}{code.co_exceptiontable!r}{constants}"
 
 
 def _constant_text(value: Any) -> str:
