@@ -206,13 +206,26 @@ def test_the_mpi_of_this_environment_aborts_in_place(need_mpi: None, monkeypatch
 
 
 @pytest.mark.mpi
-def test_a_host_without_a_compiler_says_so(need_mpi: None, tmp_path: Path) -> None:
+def test_a_host_without_a_compiler_says_so_unless_it_had_one_before(need_mpi: None, tmp_path: Path) -> None:
     mpirun = find_mpirun()
     assert mpirun is not None
-    environment = {**os.environ, **MPI().rank_env(mpirun), "PATH": str(tmp_path)}
-    command = [sys.executable, "-m", "allranks.rank.probe.abortable", "mpi"]
-    said = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    environment = {**os.environ, **MPI().rank_env(mpirun), "XDG_STATE_HOME": str(tmp_path)}
+
+    def why_not(**variables: str) -> dict[str, str]:
+        command = [sys.executable, "-m", "allranks.rank.probe.abortable", "mpi"]
+        done = subprocess.run(command, env=environment | variables, check=True, capture_output=True, text=True)
+        found: dict[str, str] = json.loads(done.stdout)
+        return found
+
+    said = why_not(PATH=str(tmp_path))
     assert said["why"] == "there is no C compiler (cc, gcc or clang)" and said["fix"].startswith("install one")
+    assert why_not()["why"] == ""
+    assert why_not(PATH=str(tmp_path))["why"] == "", "it was compiled before"
+    (kept,) = (tmp_path / "allranks" / "compiled").glob("*.so")
+    kept.write_bytes(b"damaged")
+    assert why_not()["why"] == ""
+    kept.parent.chmod(0o755)
+    assert "C compiler" in why_not(PATH=str(tmp_path))["why"], "others could have put it there"
 
 
 AFTER = """

@@ -325,7 +325,7 @@ def test_where_it_is_not_possible_that_is_said_and_ranks_release_each_other(
 ) -> None:
     import allranks
 
-    env = {"PATH": str(tmp_path)} if prevent == "compiler" else {}
+    env = {"PATH": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)} if prevent == "compiler" else {}
     mpi_args = ["--mca mpi_ft_enable 0"] if prevent == "tolerance" else []
     with allranks.Cluster(2, backend="mpi", name=f"mpi-{prevent}", env=env, mpi_args=mpi_args) as cluster:
         (note,) = cluster.snapshot.notes

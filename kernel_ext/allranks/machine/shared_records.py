@@ -18,6 +18,7 @@ import msgspec
 
 from .files import make_private, write_private
 from .shared_tree import Found, Manifest, SharedTree, find, scan
+from .state_folder import state_folder
 
 PlacedState: TypeAlias = "tuple[int, int, int]"
 """Size, mtime on this host (whose file system may round it), and mtime at the source."""
@@ -81,11 +82,6 @@ def _state(found: Found, manifest: Manifest) -> str:
         if not stat.S_ISDIR(entry.mode)
     ]
     return hashlib.sha256(msgspec.msgpack.encode(sorted(looks))).hexdigest()
-
-
-def state_folder() -> Path:
-    """The folder of this user's private state."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "allranks")
 
 
 def read_records(folder: bytes) -> dict[bytes, PlacedState]:

@@ -96,8 +96,7 @@ def form(
         if new:
             until_connected(lambda: any(each.done() and each.exception() for each in answers.values()))
             ask(number for number in sorted(new) if monitor.ranks[number].connected)
-        if backend.joins_at_first and _elsewhere(plan):
-            _let_connect(plan, monitor, lifeline, answers[0])
+        _let_connect(plan, backend, monitor, lifeline, answers)
         # If a first world cannot be formed, its ranks are ended: they hold nothing worth waiting for.
         _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=can_stop or plan.generation == 1)
         failures = _failures(answers, monitor)
@@ -142,6 +141,7 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
     connects_to_first = backend.joins_at_first and rank > 0
     seen = connects_to_first and _on_one_host(plan, 0, rank)
     first = [plan.placements[0].ports[0]] if seen else []
+    listening, connecting = _unseen(plan, backend)
     return Form(
         backend.init_name,
         rank,
@@ -157,8 +157,8 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
         # A rank listens on its first port as soon as it enters.
         after=[each.ports[0] for each in plan.placements[:-1]] if in_turn and enters_last else first,
         listen_within=FORM_WITHIN if connects_to_first else LISTEN_WITHIN,
-        tells_of=plan.placements[0].ports[0] if backend.joins_at_first and rank == 0 and _elsewhere(plan) else None,
-        told_of=plan.placements[0].ports[0] if connects_to_first and not seen else None,
+        tells_of=plan.placements[rank].ports[0] if rank in listening else None,
+        told_of=plan.placements[0].ports[0] if rank in connecting else None,
         delay=STAGGER if enters_last or connects_to_first else 0.0,
         revocable=backend.revocable,
         verbs=backend.verbs,
@@ -168,17 +168,35 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
     )
 
 
-def _elsewhere(plan: WorldPlan) -> list[int]:
-    """Return the ranks on other hosts than rank 0's, which cannot see whether rank 0 listens."""
-    return [rank for rank in range(1, plan.size) if not _on_one_host(plan, 0, rank)]
+def _unseen(plan: WorldPlan, backend: Backend) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the ranks that must listen before others connect, and these others: those that cannot see it."""
+    elsewhere = [rank for rank in range(1, plan.size) if not _on_one_host(plan, 0, rank)]
+    if not elsewhere:
+        return (), ()
+    if backend.joins_at_first:
+        return (0,), elsewhere
+    if backend.joins_in_turn:
+        return range(plan.size - 1), (plan.size - 1,)
+    return (), ()
 
 
-def _let_connect(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, first: Future[Reply[Joined]]) -> None:
-    """Wait until rank 0 listens, then inform the ranks on other hosts, which cannot see it."""
-    port, rank = plan.placements[0].ports[0], monitor.ranks[0]
-    monitor.wait(lambda: rank.listens == port or rank.dead is not None or first.done(), FORM_WITHIN)
-    for number in _elsewhere(plan):
-        lifeline.tell(monitor.ranks[number].uuid, MayConnect(port))
+def _let_connect(
+    plan: WorldPlan,
+    backend: Backend,
+    monitor: Monitor,
+    lifeline: Lifeline,
+    answers: Answers,
+) -> None:
+    """Wait until the ranks listen to which ranks of other hosts connect, then inform those, which cannot see it."""
+    listening, connecting = _unseen(plan, backend)
+
+    def listens(number: int) -> bool:
+        rank = monitor.ranks[number]
+        return rank.listens == plan.placements[number].ports[0] or rank.dead is not None
+
+    monitor.wait(lambda: all(map(listens, listening)) or any(map(Future.done, answers.values())), FORM_WITHIN)
+    for number in connecting:
+        lifeline.tell(monitor.ranks[number].uuid, MayConnect(plan.placements[0].ports[0]))
 
 
 def _on_one_host(plan: WorldPlan, one: int, other: int) -> bool:

