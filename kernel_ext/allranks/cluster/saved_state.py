@@ -42,7 +42,7 @@ from allranks.messages.requests import (
 )
 from allranks.messages.state_manifest import (
     MANIFEST,
-    RANDOM_STATE,
+    RANDOM_STATES,
     SHARED,
     StateManifest,
     StoredArray,
@@ -247,7 +247,7 @@ class ClusterSavedState(ClusterBase):
             self._end_save(ranks, numbers, version, remove)
         if stop.pressed:
             raise CellInterrupted(f"stopped once {folder} had the new state")
-        names = [name for name in manifest.variables if name != RANDOM_STATE]
+        names = [name for name in manifest.variables if name not in RANDOM_STATES]
         nbytes = sum(each.bytes for each in opened.values()) + sum(each.bytes for each in written.values())
         same = tuple(name for name in names if manifest.variables[name].equal)
         seconds = time.monotonic() - snapshots.began
@@ -282,7 +282,7 @@ class ClusterSavedState(ClusterBase):
             nbytes, lacking = self._load(ranks, paths, manifest, chosen, own, failed)
         notes += _restored_runs(runs)
         notes += [f"Not restored on {rank_label(numbers)}: {what}." for what, numbers in alike(lacking).items()]
-        variables = tuple(name for name in chosen if name != RANDOM_STATE)
+        variables = tuple(name for name in chosen if name not in RANDOM_STATES)
         seconds = time.monotonic() - began
         return LoadedState(folder, variables, self.size, manifest.world_size, nbytes, seconds, tuple(notes))
 
@@ -565,7 +565,7 @@ def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
 def _refuse_absent(manifest: StateManifest, wanted: Sequence[str] | None, folder: str) -> None:
     """Raise UsageError for names that were not saved."""
     if absent := [name for name in wanted or () if name not in manifest.variables]:
-        has = ", ".join(name for name in manifest.variables if name != RANDOM_STATE)
+        has = ", ".join(name for name in manifest.variables if name not in RANDOM_STATES)
         raise UsageError(f"{folder} has no variable {', '.join(absent)}. It has {has}.")
 
 
@@ -577,11 +577,14 @@ def _equal_ones(
     Only variables that were equal on all ranks can be loaded then. Raises CannotLoad if others are wanted.
     """
     names, notes = list(manifest.variables if wanted is None else wanted), list[str]()
-    if RANDOM_STATE in names and not manifest.variables[RANDOM_STATE].equal:
-        names.remove(RANDOM_STATE)
-        notes.append("Random states were not loaded: they differed between ranks.")
+    if random := [name for name in names if name in RANDOM_STATES and not manifest.variables[name].equal]:
+        names = [name for name in names if name not in random]
+        states = ", ".join(name.strip("()").removeprefix("state of ") for name in random)
+        notes.append(
+            f"Not loaded: the state{'s' if len(random) > 1 else ''} of {states}, which differed between ranks."
+        )
     if differ := [name for name in names if not manifest.variables[name].equal]:
-        same = [name for name in names if name not in differ and name != RANDOM_STATE]
+        same = [name for name in names if name not in differ and name not in RANDOM_STATES]
         advice = f"%distributed load {shlex.quote(folder)} {' '.join(same)} loads the others. " if same else ""
         if size == manifest.world_size:
             why = "the files of some ranks are not on the hosts where these ranks are now."
@@ -614,7 +617,7 @@ def _refuse_unloadable(manifest: StateManifest, failed: Mapping[int, Mapping[str
         return
     said = "; ".join(f"{what} on {rank_label(numbers)}" for what, numbers in alike(lacking).items())
     names = {name for each in failed.values() for name in each}
-    others = [name for name in manifest.variables if name not in names and name != RANDOM_STATE]
+    others = [name for name in manifest.variables if name not in names and name not in RANDOM_STATES]
     advice = f" To load the others, name them: {' '.join(others)}." if others else ""
     versions = f" allranks {manifest.allranks}, mlx {manifest.mlx} and Python {manifest.python} saved it."
     raise refused(f"{said}.{versions}{advice}")

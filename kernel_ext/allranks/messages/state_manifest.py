@@ -22,8 +22,12 @@ SHARED = "shared.safetensors"
 RUNS = "runs.json"
 """The file with the runs of the notebook that saved the state, as far as their charts need them."""
 NO_RUNS = b"[]"
-RANDOM_STATE = "(random state)"
-"""The variable name for the states of ``mx.random``, ``random`` and ``numpy.random``."""
+RANDOM_STATES = {
+    "(state of mx.random)": "mlx",
+    "(state of random)": "random",
+    "(state of numpy.random)": "numpy",
+}
+"""Maps the names of random states among the variables to their keys in `process_state.random_states`."""
 VERSION = re.compile(r"state-\d{8}-\d{6}-[0-9a-f]{6}")
 """Matches the folder name of one save. The last name in sorted order is the newest save."""
 

@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 
 from . import checkpoint_reducers
+from .cell_lines import CellLines, file_for, lines_of
 from .reducers import Cell, keep_slots, reduced
 
 Stored = Callable[[Any], str | None]
@@ -271,7 +272,11 @@ class _Pickler(cloudpickle.Pickler):
         if self.to_keep and (own := checkpoint_reducers.reduced(obj)) is not None:
             return own
         if type(obj) is types.CodeType:
-            file = "" if self.to_compare else obj.co_filename  # IPython's file names of cells contain the pid
+            file: str | tuple[Any, ...] = (
+                "" if self.to_compare else obj.co_filename
+            )  # of a cell, IPython's contain the pid
+            if self.stored is not None and not self.to_compare and (lines := lines_of(obj)) is not None:
+                file = tuple(lines)
             return _code, (sys.version_info[:2], file, *self.dispatch_table[types.CodeType](obj)[1])
         if type(obj).__name__ == "_gc_func":  # would arrive as the function that was transformed
             raise pickle.PicklingError("MLX does not expose the function that was transformed")
@@ -330,7 +335,7 @@ def _leave_globals(reduced: Any) -> dict[str, Any]:
     return {name: names.pop(name) for name in list(names) if not name.startswith("_")}
 
 
-def _code(python: tuple[int, int], file: str, *args: Any) -> types.CodeType:
+def _code(python: tuple[int, int], file: str | tuple[Any, ...], *args: Any) -> types.CodeType:
     """Restore code with its file name, needed to show its lines: cloudpickle 3.1.3 sends ``<dynamic-code>`` instead.
 
     Raises RuntimeError if another version of Python compiled it, since running it could crash the process.
@@ -338,7 +343,7 @@ def _code(python: tuple[int, int], file: str, *args: Any) -> types.CodeType:
     if python != sys.version_info[:2]:
         here = ".".join(map(str, sys.version_info[:2]))
         raise RuntimeError(f"Python {'.'.join(map(str, python))} compiled its functions, and this is Python {here}")
-    return types.CodeType(*args).replace(co_filename=file)
+    return types.CodeType(*args).replace(co_filename=file if isinstance(file, str) else file_for(CellLines(*file)))
 
 
 def _sent_by_value(module: str | None) -> bool:

@@ -54,7 +54,7 @@ def restore(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def restore_random(state: Mapping[str, Any]) -> dict[str, str]:
-    """Restore what `random_states` returned; return what failed, and why. In the main thread."""
+    """Restore what `random_states` returned, or a part of it; return what failed, and why. In the main thread."""
     return _restored(state, _RANDOM)
 
 
@@ -71,12 +71,15 @@ def _restored(state: Mapping[str, Any], parts: Mapping[str, Callable[[Mapping[st
 def _mlx(state: Mapping[str, Any]) -> None:
     import mlx.core as mx
 
+    if "mlx" not in state:
+        return
     [[high, low]] = state["mlx"]
     mx.random.seed(high << 32 | low)  # sets the key to [high, low]; MLX has no other way to set it (0.32.4)
 
 
 def _random(state: Mapping[str, Any]) -> None:
-    random.setstate(state["random"])
+    if "random" in state:
+        random.setstate(state["random"])
 
 
 def _numpy(state: Mapping[str, Any]) -> None:

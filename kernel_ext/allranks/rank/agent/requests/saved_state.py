@@ -10,7 +10,7 @@ from typing import Any
 from allranks.messages import requests
 from allranks.messages.questions import Reply
 from allranks.messages.requests import Nothing
-from allranks.messages.state_manifest import MANIFEST, RANDOM_STATE, RUNS
+from allranks.messages.state_manifest import MANIFEST, RANDOM_STATES, RUNS
 from allranks.rank.arrays.pending import waiting
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values import process_state, saved_state
@@ -61,7 +61,9 @@ class StateRequests(RequestTable):
         if gone := [name for name in request.names if name not in self._user_ns]:
             raise ValueError(f"{', '.join(gone)} was deleted meanwhile")
         named = {name: self._user_ns[name] for name in request.names}
-        taken = StateSnapshot({**named, RANDOM_STATE: process_state.random_states()})
+        states = process_state.random_states()
+        random = {name: states[key] for name, key in RANDOM_STATES.items() if key in states}
+        taken = StateSnapshot(named | random)
         self._version, self._snapshot = request.version, taken
         if self._ended == request.version:  # Ctrl-C came meanwhile
             self._snapshot = None
@@ -113,7 +115,7 @@ class StateRequests(RequestTable):
         loaded, self._loaded = self._loaded, {}
         if not request.bind:
             return Reply(requests.Loaded({}))
-        random = loaded.pop(RANDOM_STATE, None)
+        random = {key: loaded.pop(name) for name, key in RANDOM_STATES.items() if name in loaded}
         self._user_ns.update(loaded)
         self._names.hand_out()
-        return Reply(requests.Loaded(process_state.restore_random(random) if random is not None else {}))
+        return Reply(requests.Loaded(process_state.restore_random(random)))

@@ -1,0 +1,73 @@
+"""The lines of code that a cell has defined, kept with a saved function and shown where it is loaded.
+
+Code names its file, and a cell's is ``<In[3]>``. In another kernel that is another cell, whose lines a traceback would
+show. So saved code brings its lines, and gets a file of its own there: ``<In[3] (loaded)>``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import types
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LOADED = " (loaded"
+
+
+class CellLines(NamedTuple):
+    """The lines of one code object."""
+
+    file: str
+    """The cell's file name where the code was saved."""
+    first: int
+    """The number of the first line, counted from 1."""
+    lines: list[str]
+
+
+def lines_of(code: types.CodeType) -> CellLines | None:
+    """The lines of code from a cell, none of them if they are not known; None for code of a file."""
+    if not code.co_filename.startswith("<In["):
+        return None
+    known, first = _known(code.co_filename) or [], code.co_firstlineno
+    return CellLines(code.co_filename, first, known[first - 1 : max(_numbers(code), default=first)])
+
+
+def file_for(saved: CellLines) -> str:
+    """The file name for loaded code: its own if this process has these lines there, else a new one with its lines."""
+    here = _known(saved.file)
+    if saved.lines and here is not None and _part(here, saved) == saved.lines:
+        return saved.file
+    base = saved.file.partition(LOADED)[0].removesuffix(">")
+    names = itertools.chain([f"{base}{LOADED})>"], (f"{base}{LOADED} {number})>" for number in itertools.count(2)))
+    return next(name for name in names if _add(name, saved))
+
+
+def _add(name: str, saved: CellLines) -> bool:
+    """Add the lines to Python's `linecache`, unless this file has others there."""
+    known = list(_known(name) or ())
+    if any(line.strip() and line != own for line, own in zip(_part(known, saved), saved.lines, strict=False)):
+        return False
+    end = saved.first - 1 + len(saved.lines)
+    known += ["\n"] * (end - len(known))
+    known[saved.first - 1 : end] = saved.lines
+    linecache.cache[name] = (sum(map(len, known)), None, known, name)
+    return True
+
+
+def _known(file: str) -> list[str] | None:
+    """The lines of a cell, if Python knows them."""
+    entry = linecache.cache.get(file)
+    return entry[2] if entry is not None and len(entry) == 4 else None
+
+
+def _part(known: list[str], saved: CellLines) -> list[str]:
+    return known[saved.first - 1 : saved.first - 1 + len(saved.lines)]
+
+
+def _numbers(code: types.CodeType) -> Iterator[int]:
+    """The numbers of the lines of a code object, including those of functions inside it."""
+    yield from (number for _, _, number in code.co_lines() if number is not None)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _numbers(inner)
