@@ -160,6 +160,7 @@ def test_runs_are_renamed_hidden_and_shown(runs: RunHistory) -> None:
         ("3", "it is a number"),
         ("run 3", "it is a number"),
         ("", "in one line"),
+        ("run", "other than 'run'"),
         ("a\nb", "in one line"),
     ],
 )

@@ -37,7 +37,7 @@ def test_runs_from_the_cell_to_a_file(kernel: Notebook, tmp_path: Path) -> None:
     (third,) = kernel.ok(TRAIN.format(lr=0.3)).mime("image/svg+xml")
     assert "run 2: lr 0.2" in third and "baseline" not in third
     kernel.ok("%distributed runs --show 1")
-    (one,) = kernel.ok("%distributed runs 3 baseline").mime("text/plain")
+    (one,) = kernel.ok("%distributed runs run 3 baseline").mime("text/plain")
     assert "+lr = 0.3" in one and "compared with baseline: lr 0.1 → 0.3" in one
     file = tmp_path / "runs.csv"
     assert kernel.ok(f"%distributed runs --export {file} 3 baseline").stdout == f"{file}: 10 values of 2 runs.\n"

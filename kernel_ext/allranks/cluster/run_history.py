@@ -105,8 +105,8 @@ class RunHistory:
     def rename(self, which: int | str, name: str) -> None:
         """Give a run a new name. Raises UsageError if another run has it, or it could be taken for a number."""
         run = self[which]
-        if not name.strip() or len(name.split("\n")) > 1:
-            raise UsageError("a run needs a name in one line.")
+        if not name.strip() or len(name.split("\n")) > 1 or name == "run":
+            raise UsageError("a run needs a name in one line, other than 'run'.")
         numbered = name.removeprefix("run ").isdecimal() and not _numbered(run, name)
         if numbered or any(each.name == name and each is not run for each in self):
             why = "it is a number" if numbered else "another run has it"

@@ -256,23 +256,24 @@ class Verbs:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
 
     def _runs(self, options: argparse.Namespace) -> None:
-        if options.names and (options.rename or options.hide or options.show):
+        names = _run_names(options.names)
+        if names and (options.rename or options.hide or options.show):
             raise UsageError("--rename, --hide and --show are followed by the runs that they change.")
         for flag_given, value in (("--force", options.force), ("--as", options.logger)):
             if value and options.export is None:
                 raise UsageError(f"{flag_given} needs --export.")
         if options.export is not None:
-            print(RUNS.export(options.export, *options.names, logger=options.logger, force=options.force))
+            print(RUNS.export(options.export, *names, logger=options.logger, force=options.force))
         elif options.rename:
             RUNS.rename(*options.rename)
         elif options.hide:
-            RUNS.hide(*options.hide)
+            RUNS.hide(*_run_names(options.hide))
         elif options.show:
-            RUNS.show(*options.show)
-        elif len(options.names) > 2:
+            RUNS.show(*_run_names(options.show))
+        elif len(names) > 2:
             raise UsageError("%distributed runs compares two runs.")
-        elif options.names:
-            display(RUNS.compare(*options.names))  # type: ignore[no-untyped-call]
+        elif names:
+            display(RUNS.compare(*names))  # type: ignore[no-untyped-call]
         else:
             display(RUNS)  # type: ignore[no-untyped-call]
 
@@ -523,6 +524,15 @@ def end(cluster: Cluster) -> str:
 def _say_what_comes_first(cluster: Cluster) -> None:
     if (folder := cluster.saves_to) is not None:
         print(f"Waiting until {folder} is saved.")
+
+
+def _run_names(words: Sequence[str]) -> list[str]:
+    """The runs that the words name: ``run 3`` is one of them, without quotes, too."""
+    names, left = list[str](), list(words)
+    while left:
+        name = left.pop(0)
+        names.append(f"run {left.pop(0)}" if name == "run" and left and left[0].isdecimal() else name)
+    return names
 
 
 def _say_not_loaded(options: argparse.Namespace) -> None:
