@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from allranks import Cluster
+from allranks.cluster.start_times import REMOTE
 from allranks.errors import AllranksError, CannotStart, UsageError
 from allranks.hosts.ssh import connection, reaching, remote
 from tests.faults.absent import blocked
@@ -117,6 +118,9 @@ def test_a_ring_over_three_hosts(hosts3: Hosts, each: int, monkeypatch: pytest.M
         assert sums(cluster) == [3.0 * each] * (3 * each)
         assert [rank.host for rank in cluster.snapshot.ranks] == [name for name in hosts3.names for _ in range(each)]
         assert not imports_for_ranks(cluster), "no rank runs on this machine"
+        assert cluster.start_times is not None
+        steps = [[step.name for step in cluster.start_times.steps if step.host == name] for name in hosts3.names]
+        assert steps == [[*REMOTE, "connect the ranks"]] * 3
         where = cluster.run("import os; os.environ['SSH_CONNECTION'].split()[2]").check()
         assert [rank.value for rank in where.values()] == [hosts3.address(n) for n in hosts3.names for _ in range(each)]
         assert {view.name for view in cluster.snapshot.hosts} == set(hosts3.names)

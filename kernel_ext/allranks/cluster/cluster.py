@@ -23,6 +23,7 @@ from allranks_backends.registry import cannot_run, choose, get_backend
 from .cell_queue import CellQueue
 from .options import Keywords
 from .saved_state import ClusterSavedState
+from .start_times import StartTimes
 from .values import ClusterValues
 from .views import ClusterViews
 
@@ -84,8 +85,8 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise."""
         self.beside: list[RunningCluster] = []
         """Clusters without a notebook that had ranks on the other hosts when `up` started this cluster."""
-        self.start_seconds: float | None = None
-        """Seconds that `up` took."""
+        self.start_times: StartTimes | None = None
+        """What `up` took, step by step; None after `attach`."""
         self.not_ended: list[str] = []
         """Hosts that `down` could not reach: ranks may still run there."""
         self.last_bench: BenchResult | None = None
@@ -138,7 +139,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
                     raise
             else:
                 break
-        self.start_seconds = time.monotonic() - began
+        self.start_times = StartTimes.of(began, time.monotonic(), self._ranks)
         self._watch.go_on()
 
     @property

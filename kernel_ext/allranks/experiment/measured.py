@@ -63,7 +63,7 @@ def figures(cluster: Cluster, measured: float | None = None) -> dict[str, Any]:
         "backend": snapshot.backend,
         "topology": topology(snapshot),
         "machine": machine(snapshot),
-        "start": cluster.start_seconds,
+        "start": cluster.start_times.seconds if cluster.start_times is not None else None,
         "busbw": measured if measured is not None else snapshot.peak,
         "wait": sum(wait for _, wait in timed) / len(timed) if timed else None,
         "transfer": sum(transfer for transfer, _ in timed) / len(timed) if timed else None,

@@ -96,6 +96,8 @@ class HostEnd:
         """Processes that it was ordered to start and has not yet reported as started, named as in `Present`."""
         self._answers: dict[int, HostAnswer] = {}
         self._questions = itertools.count(1)
+        self.heard_at = {"": time.monotonic()}
+        """When the first event of each type arrived, by its name (`time.monotonic`); ``""``: when this was made."""
         self.directory = Path()
         """The host process's private folder, on its host."""
         self.engine_info: dict[str, Any] = {}
@@ -287,6 +289,7 @@ class HostEnd:
                 continue
             if isinstance(event, Gone):
                 return True
+            self.heard_at.setdefault(type(event).__name__, time.monotonic())
             try:
                 self._hear(event)
             except Exception:  # this thread must go on, or no death on that host would be noticed

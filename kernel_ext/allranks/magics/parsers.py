@@ -130,6 +130,7 @@ def line_parser() -> Parser:
     up = verbs.add_parser("up", help="start the ranks and form the world")
     up.add_argument("--yes", action="store_true", help="with -n: also far more ranks than cores")
     up.add_argument("--load", metavar="PATH", help="then load what %%distributed save has written")
+    up.add_argument("--timing", action="store_true", help="show what each step of the start took")
     add_options(up, UpOptions, {each.name: each.default for each in fields(UpOptions)})
     up.add_argument("--profile", dest="ipp_profile", help=argparse.SUPPRESS)  # its name in 0.1
 

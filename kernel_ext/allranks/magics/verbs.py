@@ -66,6 +66,7 @@ class Verbs:
         if up is not None and self._as_it_is_up(up, asked):
             print("already up:")
             display(up)  # type: ignore[no-untyped-call]
+            _say_times(up, options)
             self._load_as_up_asks(options)
             return
         if up is None and asked.n is not None and not asked.joins and not options.yes:
@@ -105,6 +106,7 @@ class Verbs:
         for other in cluster.beside:
             print(other.beside)
         display(cluster)  # type: ignore[no-untyped-call]
+        _say_times(cluster, options)
         if cluster.auto_sync:
             try:
                 print(cluster.sync(progress=print))
@@ -524,6 +526,11 @@ def end(cluster: Cluster) -> str:
 def _say_what_comes_first(cluster: Cluster) -> None:
     if (folder := cluster.saves_to) is not None:
         print(f"Waiting until {folder} is saved.")
+
+
+def _say_times(cluster: Cluster, options: argparse.Namespace) -> None:
+    if options.timing and cluster.start_times is not None:
+        print(cluster.start_times)
 
 
 def _run_names(words: Sequence[str]) -> list[str]:

@@ -47,6 +47,8 @@ class Rank:
     uuid: str
     pid: int | None = None
     connected: bool = False
+    connected_at: float = 0.0
+    """The `time.monotonic` of its first connection; 0 before."""
     ready: bool = False
     folder: str = ""
     """The folder in which it started, if its host lacked the intended one."""

@@ -207,6 +207,7 @@ class Monitor:
 
     def _greeted(self, rank: Rank, hello: Hello) -> None:
         rank.connected, rank.pid = True, hello.pid
+        rank.connected_at = rank.connected_at or time.monotonic()
         rank.ready = rank.ready or hello.ready
         if self.adopting and hello.open:
             # A cell of the previous notebook: the rank now sends all that it has kept of it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,6 +71,8 @@ class Ranks:
         """Hosts that other hosts have reached, each with the address at which they did."""
         self.chosen_network = ""
         """Which of several networks was chosen because it is faster, and by how much, in words; empty if none was."""
+        self.formed_at: dict[str, float] = {}
+        """When the steps of forming the first world ended (`time.monotonic`), in their order."""
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         listen = EVERYWHERE if settings.options.joins else LOOPBACK
         self.lifeline = (
@@ -126,6 +129,7 @@ class Ranks:
         self.hosts = list(hosts)
         self.plan_next(hosts, backend)
         self.launch(range(len(hosts)))
+        self.formed_at.clear()
         self.form()
 
     def plan_next(self, hosts: Sequence[Host], backend: str) -> WorldPlan:
@@ -202,6 +206,8 @@ class Ranks:
         if not spawn:
             self.connect()
             self.look_at_network()
+            if len(self.plan.hosts) > 1:
+                self.formed_at.setdefault("look at the network", time.monotonic())
         if self.can_run is None:  # the cluster was taken over
             self.sites(self.hosts)
         if self.monitor.state == "broken":
@@ -215,9 +221,11 @@ class Ranks:
             self.plan_next(self.hosts, self.backend.name)
             self.save()
             self._join()
+        self.formed_at.setdefault("form the world", time.monotonic())
         self.monitor.links = self.backend.links(self.plan)
         self.wait_for("ready", lambda rank: rank.ready)
         self.save()
+        self.formed_at.setdefault("make it ready", time.monotonic())
 
     def _join(self, spawn: Sequence[Spawn] = ()) -> None:
         assert self.plan is not None

@@ -1,0 +1,86 @@
+"""How long each step of a cluster's start took, and on which host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from allranks.head.world.ranks import Ranks
+from allranks.hosts.host_process import HostEnd
+from allranks.units import seconds_text
+from allranks_widgets.table import text_table
+
+BAR = 32
+"""Characters for the whole start in a bar."""
+REMOTE = {"log in": "Greeting", "start Python": "Heard", "look at the host": "Prepared", "import": "Started"}
+LOCAL = {"start Python, import": "Started"}
+"""Each step, and the event of the host process that ends it. A host goes through them in this order."""
+LAUNCHED = {"start the launcher": "Launched"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step; `began` and `ended` are seconds from the begin of `up`."""
+
+    name: str
+    host: str
+    """Where it took place; empty for the last steps, which all ranks take together."""
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass(frozen=True)
+class StartTimes:
+    """The steps of a start, in the order in which they ended on each host. Steps of several hosts overlap.
+
+    A step begins when the one before has ended on its host, so it contains what it had to wait for. A start that was
+    tried again counts from the first try.
+    """
+
+    seconds: float
+    """What the whole start took."""
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, began: float, ended: float, ranks: Ranks) -> StartTimes:
+        """`began` and `ended` are times of `time.monotonic`."""
+        members: dict[str, list[float]] = {}
+        for rank in ranks.monitor.ranks:
+            members.setdefault(rank.host, []).append(rank.connected_at)
+        steps = list[Step]()
+        for end in (ranks.reached.here, *ranks.reached.others.values()):
+            steps += _of_host(end, members.get(end.name, ()), began)
+        at = max((connected for each in members.values() for connected in each), default=began)
+        for name, moment in ranks.formed_at.items():
+            steps.append(Step(name, "", at - began, moment - began))
+            at = moment
+        return cls(ended - began, tuple(steps))
+
+    def __str__(self) -> str:
+        rows = [[each.name, each.host, seconds_text(each.seconds), self._bar(each)] for each in self.steps]
+        return f"Started in {seconds_text(self.seconds)}:\n{text_table(['step', 'host', 'time', ''], rows)}"
+
+    def _bar(self, step: Step) -> str:
+        first, last = (round(BAR * each / self.seconds) for each in (step.began, step.ended))
+        return " " * first + "█" * max(last - first, 1)
+
+
+def _of_host(end: HostEnd, connected: Sequence[float], began: float) -> Iterator[Step]:
+    """The steps of one host; `connected` is when its ranks did."""
+    last: float = end.heard_at[""]
+    for name, event in _steps(end.heard_at).items():
+        if event in end.heard_at:
+            yield Step(name, end.name, last - began, end.heard_at[event] - began)
+            last = end.heard_at[event]
+    if connected and all(connected):
+        yield Step("connect the ranks", end.name, last - began, max(connected) - began)
+
+
+def _steps(heard_at: Mapping[str, float]) -> Mapping[str, str]:
+    if "Launched" in heard_at:
+        return LAUNCHED
+    return REMOTE if "Greeting" in heard_at else LOCAL
