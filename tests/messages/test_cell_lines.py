@@ -7,7 +7,6 @@ import io
 import linecache
 import pickle
 import traceback
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +33,7 @@ def cell(number: int, text: str) -> dict[str, Any]:
     return found
 
 
-def stored(function: types.FunctionType) -> list[Any]:
+def stored(function: Callable[..., Any]) -> list[Any]:
     return values.pack_names({"it": function}, lambda _: None)
 
 

@@ -139,6 +139,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
                     raise
             else:
                 break
+        assert self._ranks is not None
         self.start_times = StartTimes.of(began, time.monotonic(), self._ranks)
         self._watch.go_on()
 
