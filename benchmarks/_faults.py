@@ -15,7 +15,7 @@ from unittest import mock
 
 from allranks import Cluster
 from allranks.cluster.cell import Cell
-from allranks.cluster.result import CellResult
+from allranks.cluster.cell_result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, CellTimeout
 from allranks.notebook import stop
 

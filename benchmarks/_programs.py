@@ -21,7 +21,7 @@ import numpy as np
 
 from allranks import Cluster
 from allranks.cluster.cell import Cell
-from allranks.cluster.result import CellResult
+from allranks.cluster.cell_result import CellResult
 from allranks.errors import AllranksError
 from allranks.notebook.fold import Block
 from allranks.notebook.watch import Nowhere

@@ -17,7 +17,7 @@ from typing import Any
 
 from .plan import Host
 from .registry import BackendError, get_backend
-from .runtimes.checks import login_and_port
+from .runtimes.placement_checks import login_and_port
 
 MOST_RANKS = 10_000
 """Most ranks that a hostfile may ask for: a larger number is treated as a typo."""

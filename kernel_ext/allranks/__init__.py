@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bench.result import BenchResult
+    from .bench.bench_result import BenchResult
+    from .cluster.cell_result import CellResult
     from .cluster.cluster import Cluster
-    from .cluster.result import CellResult
     from .discovery.discover import discover
+    from .discovery.discovery_result import Discovery
     from .discovery.doctor import doctor
-    from .discovery.result import Discovery
     from .environments.setup import setup
     from .experiment.experiment import Experiment, record
     from .head.cell.rank_result import RankResult

@@ -58,16 +58,16 @@ def _run(arguments: Sequence[str] | None) -> int:
     ends = commands.add_parser("down", help=text, description=text.capitalize() + ".")
     text = "report what this machine's RDMA, GPUs and backends do, to attach to an issue; takes about five minutes"
     probe = commands.add_parser("probe", help=text, description=text[0].upper() + text[1:] + ".")
-    from allranks.discovery import discover, doctor, shell
+    from allranks.discovery import clusters_command, discover, doctor
     from allranks.environments import setup
-    from allranks.probe import shell as probe_shell
+    from allranks.probe import probe_command as probe_shell
 
     probe_shell.add_arguments(probe)
     doctor.add_arguments(check)
     discover.add_arguments(look)
     setup.add_arguments(makes)
     makes.add_argument("--json", action="store_true", help="print JSON")
-    shell.add_arguments(lists, ends)
+    clusters_command.add_arguments(lists, ends)
     experiment = commands.add_parser("experiment", help="run an experiment, or continue it")
     experiment.add_argument("file", metavar="FILE", help="the experiment in TOML: see docs/experiments.md")
     experiment.add_argument("--again", choices=["failed", "changed", "all"], help="run these again")
@@ -87,7 +87,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _save_and_end(options)
     if options.command in ("list", "down"):
         try:
-            return shell.list_clusters(options) if options.command == "list" else shell.end(options)
+            return (
+                clusters_command.list_clusters(options) if options.command == "list" else clusters_command.end(options)
+            )
         except KeyboardInterrupt:
             print("allranks: stopped. What still runs: allranks list", file=sys.stderr)
             return 130

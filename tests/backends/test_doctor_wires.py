@@ -17,7 +17,7 @@ from allranks_backends.hostfile import read_hostfile
 from allranks_backends.plan import Host
 from allranks_backends.thunderbolt import addressing, proposal
 from allranks_backends.thunderbolt.cables import layout_of
-from allranks_backends.thunderbolt.ports import Mac
+from allranks_backends.thunderbolt.thunderbolt_ports import Mac
 from tests.hosts import cabling
 from tests.hosts.cabling import Cable, Cabling
 

@@ -7,7 +7,7 @@ import pytest
 from allranks import Cluster
 from allranks.head.world.forming import refusals
 from allranks.rank.collectives.ledger import OPERATIONS
-from allranks.rank.functions.limits import Limits
+from allranks.rank.functions.refused_operations import Limits
 from allranks_backends.limits import limits
 from allranks_backends.registry import BACKENDS, can_run, on_one, this_platform
 from tests.frames import frames_of_ours

@@ -13,7 +13,7 @@ import pytest
 from allranks_backends.protocol import BackendError
 from allranks_backends.thunderbolt import addressing, cables, notes, proposal
 from allranks_backends.thunderbolt.cables import find_cables, layout_of, missing_in_mesh, missing_in_ring, proposals
-from allranks_backends.thunderbolt.ports import Mac, mac_from
+from allranks_backends.thunderbolt.thunderbolt_ports import Mac, mac_from
 from tests.hosts import cabling, darwin
 from tests.hosts.cabling import Cable, Cabling
 

@@ -32,8 +32,8 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.world import forming
-from allranks.machine.ports import free_ports
-from allranks.messages import values
+from allranks.machine.free_ports import free_ports
+from allranks.messages import pickle_values
 from allranks.messages.requests import DecidePush, Push
 from allranks.notebook.watch import Nowhere
 from allranks_backends.views import Snapshot
@@ -445,7 +445,7 @@ def test_a_rank_that_has_lost_the_values_meanwhile_is_named_and_those_that_have_
     ring2: allranks.Cluster, before_the_last_is_bound: list[Callable[[], object]]
 ) -> None:
     ring2.run("kept = 'old'").check()
-    before_the_last_is_bound.append(lambda: ring2._ask_all(Push(push=1), 1, values.pack({"kept": "another's"})))
+    before_the_last_is_bound.append(lambda: ring2._ask_all(Push(push=1), 1, pickle_values.pack({"kept": "another's"})))
     with pytest.raises(RankError, match=r"^rank 1: kept: LookupError: .*\. Rank 0 has the new values of kept\.$"):
         ring2.push({"kept": "new"})
     assert ring2.pull("kept") == ["new", "old"]

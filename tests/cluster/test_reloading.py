@@ -17,7 +17,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotCopy, CellInterrupted
-from allranks.files.folder import Contents, Folder
+from allranks.files.notebook_folder import Contents, Folder
 from tests.jupyter import Notebook
 from tests.waiting import comes_true, eventually, idle
 
@@ -167,7 +167,7 @@ def test_a_decision_that_is_lost_is_learned_with_the_next_cell(
 ) -> None:
     (work / "mine.py").write_text("N = 2\n\ndef f():\n    return N\n")
     with monkeypatch.context() as patched:
-        patched.setattr("allranks.cluster.folder.DECIDED_WITHIN", 0.0)
+        patched.setattr("allranks.cluster.folder_sync.DECIDED_WITHIN", 0.0)
         with pytest.raises(CannotCopy, match="did not respond while modules"):
             pair.run("mine.f()")
     assert values(pair, "mine.f(), f(), mine.N") == [(2, 2, 2)] * 2

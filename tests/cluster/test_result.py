@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.cluster.result import CellResult
+from allranks.cluster.cell_result import CellResult
 from allranks.errors import RemoteError
 from allranks.head.cell.rank_result import RankResult
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks.cluster import cells, run_history, views
+from allranks.cluster import cells, run_history
 from allranks.cluster.run_history import COLUMNS, MOST_RUNS, RunHistory
 from allranks.errors import CellInterrupted, CellTimeout, UsageError
 from allranks.head.state.cell_run import CellRun

@@ -17,7 +17,7 @@ import mlx.core as mx
 import pytest
 
 from allranks import Cluster
-from allranks.cluster import cells, run_history, saved_state, views
+from allranks.cluster import cells, run_history, saved_state
 from allranks.cluster.run_history import RunHistory
 from allranks.errors import (
     AllranksError,
@@ -544,7 +544,7 @@ def test_ranks_that_are_removed_while_they_are_saved(
             compares.touch()
         else:
             cluster.run(
-                "from allranks.rank.values.saved_state import StateSnapshot\nimport time, pathlib\n"
+                "from allranks.rank.values.state_files import StateSnapshot\nimport time, pathlib\n"
                 f"def never(*_): pathlib.Path({str(compares)!r}).touch(); time.sleep(600)\n"
                 "if rank: StateSnapshot.digests = never",
             ).check()

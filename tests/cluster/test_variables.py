@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from allranks.cluster.variables import Variables, differing, largest_difference
+from allranks.cluster.variables_table import Variables, differing, largest_difference
 from allranks.errors import UsageError
 from allranks.messages.requests import Leaf
 

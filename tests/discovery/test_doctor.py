@@ -19,15 +19,15 @@ import psutil
 import pytest
 
 from allranks import doctor
-from allranks.discovery.trial import EACH
+from allranks.discovery.trial_start import EACH
 from allranks.errors import UsageError
 from allranks.machine.clusters import HOST_MODULE
 from allranks_backends.doctor import Asked, Finding, HostFacts
-from allranks_backends.doctor.facts import facts_of
-from allranks_backends.doctor.gpus import gpus
-from allranks_backends.doctor.in_place import in_place
-from allranks_backends.doctor.mpi import open_mpi
-from allranks_backends.doctor.resources import home
+from allranks_backends.doctor.abort_checks import in_place
+from allranks_backends.doctor.gpu_checks import gpus
+from allranks_backends.doctor.host_facts import facts_of
+from allranks_backends.doctor.mpi_checks import open_mpi
+from allranks_backends.doctor.resource_checks import home
 from allranks_backends.doctor.software import harmful_settings, mlx_imports, same_versions
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
 from tests.jupyter import Notebook

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.cluster.result import CellResult
-from allranks.head.cell import stall, unblocking
+from allranks.cluster.cell_result import CellResult
+from allranks.head.cell import stall
 from allranks_backends.views import Snapshot
 from tests.waiting import WITHIN, comes_true
 

@@ -209,7 +209,7 @@ busy = [each for each in set.union(*seen) - {threading.get_native_id()} if sum(e
 """The threads that run, or wait for a core, nearly all of a second."""
 DIES = """import os
 from threading import Timer
-from allranks.rank.world.mpi.in_place import MpiInPlace
+from allranks.rank.world.mpi.mpi_in_place import MpiInPlace
 die = lambda: os.kill(os.getpid(), 9)
 shrunk, spawned = MpiInPlace._shrunk, MpiInPlace._spawned
 """
@@ -372,7 +372,7 @@ REVOCATIONS = """
 import ctypes, os, random, sys, threading, time
 from pathlib import Path
 import mlx.core as mx
-from allranks.rank.world.mpi.in_place import MpiInPlace
+from allranks.rank.world.mpi.mpi_in_place import MpiInPlace
 place = MpiInPlace(mx, Path(sys.argv[1], os.environ['OMPI_COMM_WORLD_RANK']))
 from mpi4py import MPI
 functions = place._functions

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from allranks import Cluster
-from allranks.cluster.result import CellResult
+from allranks.cluster.cell_result import CellResult
 from allranks_backends.views import Snapshot
 from tests.conftest import Worlds
 from tests.faults.absent import DIES, blocked

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import UsageError
-from allranks.files import folder as folder_module
-from allranks.files.folder import LEADS_OUT, NO_FILE, SECRET, TOO_LARGE, Folder
+from allranks.files import notebook_folder as folder_module
+from allranks.files.notebook_folder import LEADS_OUT, NO_FILE, SECRET, TOO_LARGE, Folder
 from tests.needs import need_tool
 
 

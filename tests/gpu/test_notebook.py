@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from allranks.machine.facts import cuda_devices
+from allranks.machine.describe_host import cuda_devices
 from tests.gpu.worlds import WITHIN, need_ranks
 from tests.jupyter import Notebook
 

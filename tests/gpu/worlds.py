@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 
 from allranks import Cluster
-from allranks.machine.facts import cuda_devices, installed
-from allranks.probe.gpus import nccl_version, shares
+from allranks.machine.describe_host import cuda_devices, installed
+from allranks.probe.gpu_worlds import nccl_version, shares
 from allranks_backends.runtimes.nccl import SHARE
 from tests.needs import need_gpu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allranks.head.cell.absent import missing
+from allranks.head.cell.absent_ranks import missing
 from allranks.head.cell.low_memory import LowMemory
 from allranks_backends.views import GpuView, Snapshot
 from tests.widgets.streams import hanging, snapshot

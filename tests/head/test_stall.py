@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allranks.head.cell.absent import Ended
+from allranks.head.cell.absent_ranks import Ended
 from allranks.head.cell.stall import AFTER_DEATH, AFTER_FAILURE, STALL_AFTER, StallWatch
 from allranks_backends.plan import Link
 from allranks_backends.views import Collective, LinkView, RankView, Snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.hosts.addresses import HostNetwork, meeting_addresses
+from allranks.hosts.meeting_addresses import HostNetwork, meeting_addresses
 
 
 def test_the_network_that_ssh_used_is_preferred() -> None:

@@ -24,7 +24,7 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.start_times import REMOTE
 from allranks.errors import AllranksError, CannotStart, UsageError
-from allranks.hosts.ssh import connection, reaching, remote
+from allranks.hosts.ssh import connection, remote
 from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
 from tests.hosts.oddities import ended

@@ -12,7 +12,7 @@ import pytest
 
 from allranks import Cluster, doctor
 from allranks.errors import CannotStart
-from allranks.head.world.reaching import fastest
+from allranks.head.world.check_network import fastest
 from tests.hosts.lab import Hosts
 from tests.needs import need_tool
 from tests.waiting import WITHIN, eventually

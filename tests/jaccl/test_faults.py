@@ -22,7 +22,7 @@ from .conftest import NewWorld
 from .lab.world import World
 
 if TYPE_CHECKING:
-    from allranks.cluster.result import CellResult
+    from allranks.cluster.cell_result import CellResult
 
 WITHIN = 120.0
 UNPICKLABLE = "import threading\nkept_lock = threading.Lock()\nkept_steps = (n for n in range(9)); next(kept_steps)"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from allranks.head.world import forming
-from allranks.machine.proven import SWITCH
-from allranks.rank.world.images import NotInPlace
-from allranks.rank.world.jaccl import member as jaccl_member
+from allranks.machine.jaccl_systems import SWITCH
+from allranks.rank.world.jaccl import jaccl_membership as jaccl_member
 from allranks.rank.world.rendezvous import wait_for_listeners
+from allranks.rank.world.shared_libraries import NotInPlace
 from allranks_backends.limits import limits
 from allranks_backends.plan import Host, Placement
 from allranks_backends.registry import get_backend

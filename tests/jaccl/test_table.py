@@ -12,8 +12,8 @@ from .conftest import NewWorld
 ALLOC_PD, REG_MR = 5, 14
 COUNT = f"""
 import ctypes, struct
-from allranks.rank.world.images import MLX, writable
-from allranks.rank.world.jaccl.verbs import LIBRARY, VERBS
+from allranks.rank.world.shared_libraries import MLX, writable
+from allranks.rank.world.jaccl.rdma_verbs import LIBRARY, VERBS
 library = ctypes.CDLL(LIBRARY)
 part = [ctypes.cast(getattr(library, "ibv_" + name), ctypes.c_void_p).value for name in VERBS[{ALLOC_PD}:{REG_MR + 2}]]
 sum(memory.count(struct.pack(f"{{len(part)}}Q", *part)) for _, memory in writable(MLX))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.machine import facts
+from allranks.machine import describe_host
 from allranks_backends.machines.platform import this_platform
 from allranks_backends.plan import Platform
 
@@ -39,17 +39,17 @@ def test_devices_are_counted_as_cuda_would_show_them(
 ) -> None:
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert facts.cuda_devices() == count
+    assert describe_host.cuda_devices() == count
 
 
 def test_a_driver_that_fails_is_no_device(two_gpus: None, tmp_path: Path) -> None:
     (tmp_path / "nvidia-smi").write_text('#!/bin/sh\necho "couldn\'t communicate with the NVIDIA driver"\nexit 9\n')
-    assert facts.cuda_devices() == 0
+    assert describe_host.cuda_devices() == 0
 
 
 def test_it_agrees_with_what_mlx_says_of_the_same_machine() -> None:
     """Asked in a process of its own, which must not import mlx."""
-    code = "import sys; from allranks.machine.facts import machine; print(machine()); assert 'mlx' not in sys.modules"
+    code = "import sys; from allranks.machine.describe_host import machine; print(machine()); assert 'mlx' not in sys.modules"
     env = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
     told, mlx = Platform(**eval(done.stdout)), this_platform()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.machine.files import make_private, private_file, write_private
+from allranks.machine.private_files import make_private, private_file, write_private
 
 PRODUCT = Path(__file__).parents[2] / "kernel_ext" / "allranks"
 
@@ -65,7 +65,7 @@ def test_a_folder_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_other_module_makes_private_files() -> None:
-    """`0o600` and ``mkstemp`` stand in `machine.files` alone, which opens logs, too."""
+    """`0o600` and ``mkstemp`` stand in `machine.private_files` alone, which opens logs, too."""
     elsewhere = [
         f"{path.relative_to(PRODUCT)}:{node.lineno}"
         for path in PRODUCT.rglob("*.py")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from allranks.machine.proven import macos_version
+from allranks.machine.jaccl_systems import macos_version
 
 
 def run_on(version: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from allranks.messages import values
+from allranks.messages import pickle_values
 
 FUNCTION = "def fails(by):\n    inner = lambda: 1 / by\n    return inner()\n"
 
@@ -34,11 +34,13 @@ def cell(number: int, text: str) -> dict[str, Any]:
 
 
 def stored(function: Callable[..., Any]) -> list[Any]:
-    return values.pack_names({"it": function}, lambda _: None)
+    return pickle_values.pack_names({"it": function}, lambda _: None)
 
 
 def loaded(buffers: list[Any]) -> Callable[..., Any]:
-    ((_, value),) = ((name, made()) for name, made in values.unpack_names(pickle.Unpickler(io.BytesIO(buffers[0]))))
+    ((_, value),) = (
+        (name, made()) for name, made in pickle_values.unpack_names(pickle.Unpickler(io.BytesIO(buffers[0])))
+    )
     function: Callable[..., Any] = value
     return function
 

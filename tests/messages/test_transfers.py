@@ -35,8 +35,8 @@ class Pair:
         self.ends = (self._end(0), self._end(1))
 
     def _end(self, index: int) -> Transfers:
-        from allranks.messages.events.transfers import KINDS as EVENTS
-        from allranks.messages.requests.transfers import KINDS as REQUESTS
+        from allranks.messages.events.transfer_events import KINDS as EVENTS
+        from allranks.messages.requests.transfer_requests import KINDS as REQUESTS
 
         def send(about: Any, frames: Any) -> None:
             self.on_the_way[index].append((about, [bytes(frame) for frame in frames]))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from allranks.messages.values import CannotTravel, can_travel, pack, pack_call, unpack
+from allranks.messages.pickle_values import CannotTravel, can_travel, pack, pack_call, unpack
 
 nn: Any = pytest.importorskip("mlx.nn")  # it has no types of its own
 

@@ -175,7 +175,7 @@ def test_what_a_callback_prints_and_raises_comes_with_the_next_cell(page: Notebo
 
 def test_the_oldest_of_too_many_are_closed(page: Notebook) -> None:
     _, (first, second) = sliders(page)
-    page.ok("import allranks.notebook.comms as comms\nmost, comms.MOST = comms.MOST, 30")
+    page.ok("import allranks.notebook.comm_proxies as comms\nmost, comms.MOST = comms.MOST, 30")
     try:
         page.ok("%%rank 0\nfor _ in range(20): ipywidgets.IntSlider()")
         page.until(lambda: first in closed(page), WITHIN)

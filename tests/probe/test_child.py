@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from allranks.messages.events.probe_answers import Answer, Check
+from allranks.probe.ask_all import CONFORMANCE_MODULE
 from allranks.probe.child import Child
-from allranks.probe.probe import CONFORMANCE_MODULE
 from allranks.probe.world import World
 from tests.waiting import eventually
 

@@ -9,10 +9,10 @@ import pytest
 
 from allranks import Cluster
 from allranks.messages.events.probe_answers import Check
-from allranks.probe.cells import DTYPES, OPERATIONS, SIZES, wrong
+from allranks.probe.ask_all import CONFORMANCE_MODULE
 from allranks.probe.child import Child
+from allranks.probe.conformance_cells import DTYPES, OPERATIONS, SIZES, wrong
 from allranks.probe.page import page
-from allranks.probe.probe import CONFORMANCE_MODULE
 from allranks.probe.world import World
 from tests.jaccl.lab.lab import Lab
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.probe.questions import ENDINGS, RDMA
+from allranks.probe.probe_questions import ENDINGS, RDMA
 from tests.jaccl.lab.lab import CUT, Lab
 
 from .conftest import Probes

@@ -10,7 +10,7 @@ import pytest
 from allranks.messages.events.probe_answers import Answer, Check
 from allranks.probe.machine import described
 from allranks.probe.privacy import hidden, hider
-from allranks.probe.report import Report, Verdict
+from allranks.probe.probe_report import Report, Verdict
 
 HOSTS = ("ada@studio.example.org", "mini")
 

@@ -7,13 +7,13 @@ import errno
 import msgspec
 import pytest
 
-from allranks.machine.proven import PROVEN
+from allranks.machine.jaccl_systems import PROVEN
 from allranks.messages.events.probe_answers import Answer, Check
-from allranks.probe import gpus
+from allranks.probe import gpu_worlds
 from allranks.probe.machine import ask_awake, asleep, described, judged
 from allranks.probe.page import page
-from allranks.probe.questions import IN_PLACE, QUESTIONS
-from allranks.probe.report import Report, as_expected, verdict
+from allranks.probe.probe_questions import IN_PLACE, QUESTIONS
+from allranks.probe.probe_report import Report, as_expected, verdict
 
 GOOD = [Answer(name, "yes") for name in QUESTIONS]
 HEALED = Check("jaccl", "heal a killed rank", "passed", "in the same processes", 1.5, True)
@@ -131,6 +131,6 @@ def test_local_network_privacy_is_known_by_ping(code: int, pings: bool, given: s
     ],
 )
 def test_worlds_of_gpus(cards: int, nccl: str, formed: list[str], not_formed: list[str]) -> None:
-    worlds = gpus.worlds(cards, nccl)
+    worlds = gpu_worlds.worlds(cards, nccl)
     assert [each.name for each in worlds if not each.why_not] == formed
     assert [each.name for each in worlds if each.why_not] == not_formed

@@ -13,9 +13,9 @@ import msgspec
 import psutil
 import pytest
 
-from allranks.probe.gpus import nccl_version
-from allranks.probe.report import Report
-from allranks.probe.shell import NAMES
+from allranks.probe.gpu_worlds import nccl_version
+from allranks.probe.probe_command import NAMES
+from allranks.probe.probe_report import Report
 from tests.jaccl.lab.build import Built
 from tests.jaccl.lab.lab import Lab
 from tests.waiting import eventually

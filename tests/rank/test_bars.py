@@ -8,7 +8,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.notebook.writer import WIDGET_AS_TEXT
-from allranks.rank.cell.bars import AS_TEXT
+from allranks.rank.cell.progress_bars import AS_TEXT
 from tests.jupyter import Notebook
 from tests.needs import need
 

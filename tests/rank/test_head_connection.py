@@ -68,7 +68,7 @@ class Head:
 @contextmanager
 def reached(*arguments: str) -> Iterator[Head]:
     """As a login does it."""
-    command = [sys.executable, "-m", "allranks.rank.process.reach", *arguments]
+    command = [sys.executable, "-m", "allranks.rank.process.login_relay", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
         assert relay.stdin is not None and relay.stdout is not None
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from allranks.machine.keyed_connections import HELLO, NONCE, KeyedListener
 from allranks.messages.requests import HostAt
-from allranks.rank.world.reach import Listening, try_all
+from allranks.rank.world.try_addresses import Listening, try_all
 from tests.waiting import eventually
 
 KEY = secrets.token_bytes(32)

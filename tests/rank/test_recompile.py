@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn
 import pytest
 
-from allranks.messages import values
+from allranks.messages import pickle_values
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.functions.replaced import is_replaced
 from allranks.rank.world import recompile
@@ -99,7 +99,7 @@ def test_it_travels_as_its_function(ours: Any) -> None:
     def add(x: Any) -> Any:
         return x + 5
 
-    copy = values.unpack(values.pack(mx.compile(add, shapeless=True)))
+    copy = pickle_values.unpack(pickle_values.pack(mx.compile(add, shapeless=True)))
     assert is_replaced(copy)
     assert copy(mx.array(1)).item() == 6
 

@@ -22,9 +22,9 @@ from allranks.machine.keyed_connections import HELLO
 from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest, SharedTree
 from allranks.messages.requests import AcceptShare, FindShare, OfferShare, ShareAccepted, ShareOffered
-from allranks.messages.requests.share import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
-from allranks.rank.files import share, share_link
-from allranks.rank.files.share import Acceptance, ShareOffer
+from allranks.messages.requests.share_requests import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
+from allranks.rank.files import share_blocks, share_link
+from allranks.rank.files.share_blocks import Acceptance, ShareOffer
 from allranks.rank.files.share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 from allranks.rank.files.shared_names import give_names, shared
 from tests.waiting import WITHIN, eventually
@@ -39,7 +39,7 @@ class Hosts:
     def __init__(self, root: Path) -> None:
         self.root, self.model = root, root / "source" / "model"
         self.model.mkdir(parents=True)
-        self._open: list[share.RankShare] = []
+        self._open: list[share_blocks.RankShare] = []
         self._listening: list[BlockListener] = []
 
     def asked_to_offer(self) -> OfferShare:
@@ -181,7 +181,7 @@ def test_a_tree_is_read_once_for_a_share(hosts: Hosts, monkeypatch: pytest.Monke
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", counted)
-    shares, request = share.Shares(), hosts.asked_to_offer()
+    shares, request = share_blocks.Shares(), hosts.asked_to_offer()
     assert shares.find(FindShare(transfer="t", path=request.path)).path == request.path
     answer, manifest = shares.offer(request)
     assert answer.name == b"model" and read == [request.path]
@@ -802,7 +802,7 @@ def test_a_share_that_ends_while_it_begins_leaves_nothing_open(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, *, accepts: bool
 ) -> None:
     (hosts.model / "file").write_bytes(b"1")
-    manifest, shares, opened = hosts.offer()[2], share.Shares(), list[share.RankShare]()
+    manifest, shares, opened = hosts.offer()[2], share_blocks.Shares(), list[share_blocks.RankShare]()
     offers, acceptances = ShareOffer.of, Acceptance.of
 
     def offered(request: OfferShare, tree: SharedTree | None) -> tuple[ShareOffer, ShareOffered, bytes]:
@@ -890,7 +890,7 @@ def test_many_files_are_written_to_the_disk_together_where_errors_are_reported(
         (hosts.model / name).write_bytes(b"1")
     monkeypatch.setattr(share, "FEW", 2)
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
-    synced, real = list[bool](), share._sync
+    synced, real = list[bool](), share_blocks._sync
 
     def sync(path: bytes, syncfs: Callable[[int], int] | None = None) -> None:
         synced.append(syncfs is not None)

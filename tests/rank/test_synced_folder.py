@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from allranks.messages.requests import CommitFiles, FileEntry, FilesCommitted, FolderOpened, OpenFolder, Piece
-from allranks.messages.requests.files import CHANGED, NOT_OURS
+from allranks.messages.requests.file_requests import CHANGED, NOT_OURS
 from allranks.rank.files import synced_folder
 from allranks.rank.files.synced_folder import IN_THE_WAY, LINK, begin, commit, drop, open_folder, put
 

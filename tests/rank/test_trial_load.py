@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
-from allranks.rank.values import checkpoint, trial
-from allranks.rank.values.trial import Beginning, Trial, try_to_load
+from allranks.rank.values import ask_trial_load, checkpoint
+from allranks.rank.values.ask_trial_load import Beginning, Trial, try_to_load
 from tests.waiting import eventually
 
 
@@ -149,7 +149,7 @@ waits = Waits()
 kept = 1"""
     exec(code, user_ns)
     failed = save(checkpoint.user_variables(user_ns, {})).failed
-    assert failed == {"waits": f"loading took longer than {trial.TRIAL_WITHIN:g} s"}
+    assert failed == {"waits": f"loading took longer than {ask_trial_load.TRIAL_WITHIN:g} s"}
     assert not [each for each in psutil.Process().children() if _is_trial(each)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .facts import Asked, HostFacts
+from .host_facts import Asked, HostFacts
 
 Severity = Literal["error", "warning", "note"]
 """An ``error`` prevents the requested world, a ``warning`` is a likely problem, a ``note`` costs speed at most."""

@@ -8,8 +8,8 @@ from allranks_backends.protocol import BackendError
 from allranks_backends.thunderbolt import cables, notes
 from allranks_backends.thunderbolt.addressing import addressing, commands
 
-from .facts import Asked, HostFacts
 from .finding import Finding, Severity
+from .host_facts import Asked, HostFacts
 
 
 def systems(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network, ip_address
 
 from allranks_backends.interfaces import Interface
-from allranks_backends.runtimes.checks import bare_name
+from allranks_backends.runtimes.placement_checks import bare_name
 
-from .facts import Asked, HostFacts
 from .finding import Finding
+from .host_facts import Asked, HostFacts
 
 REFUSED = ("ECONNREFUSED",)
 NO_WAY = ("EHOSTUNREACH", "ENETUNREACH", "EACCES", "EINVAL", "EPERM")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from allranks_backends.machines.platform import import_advice
 from allranks_backends.protocol import WORLD_VARIABLES
 
-from .facts import Asked, HostFacts
 from .finding import Finding
+from .host_facts import Asked, HostFacts
 
 CLOCKS_APART = 2.0
 """Tolerated clock difference, in seconds. allranks does not depend on the hosts' clocks; logs, files and

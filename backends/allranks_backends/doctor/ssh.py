@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from allranks_backends.runtimes.checks import known_as, login_and_port
+from allranks_backends.runtimes.placement_checks import known_as, login_and_port
 
-from .facts import Asked, HostFacts
 from .finding import Finding, sentence_and_fix
+from .host_facts import Asked, HostFacts
 
 
 def logs_in(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:

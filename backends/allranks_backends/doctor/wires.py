@@ -12,10 +12,10 @@ from allranks_backends.protocol import BackendError
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.jaccl_wires import named
 from allranks_backends.thunderbolt.cables import Cable, find_cables
-from allranks_backends.thunderbolt.ports import Mac
+from allranks_backends.thunderbolt.thunderbolt_ports import Mac
 
-from .facts import Asked, HostFacts
 from .finding import Finding, sentence_and_fix
+from .host_facts import Asked, HostFacts
 
 PORT = 20_000
 """A placeholder port, since the plan is only checked: nothing listens on it."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network
 
 from allranks_backends.thunderbolt import mlx_config
-from allranks_backends.thunderbolt.ports import Mac
 from allranks_backends.thunderbolt.proposal import Proposal
+from allranks_backends.thunderbolt.thunderbolt_ports import Mac
 
 COMMANDS: Mapping[str, str] = {
     "addresses": "ip -o -4 addr show",

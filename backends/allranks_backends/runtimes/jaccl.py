@@ -10,7 +10,6 @@ from typing import Literal
 from allranks_backends.plan import Host, Link, Placement, Platform, Wiring, WorldPlan
 from allranks_backends.protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
-from .checks import described, needs_address, needs_ports, new_plan, one_connection
 from .jaccl_wires import (
     DISCOVER,
     check_both_ways,
@@ -22,6 +21,7 @@ from .jaccl_wires import (
     pairs,
     used,
 )
+from .placement_checks import described, needs_address, needs_ports, new_plan, one_connection
 
 MESH_MAX_RANKS = 8
 """``MESH_MAX_PEERS`` in mlx's ``jaccl/mesh_impl.h`` (0.32)."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from allranks_backends.plan import WorldPlan, rank_label
 from allranks_backends.protocol import BackendError
 
-from .checks import described
+from .placement_checks import described
 from .ring import neighbours
 
 RING_MAX_WIRES = 4

@@ -21,7 +21,7 @@ from typing import Literal
 from allranks_backends.plan import Link, Placement, Platform, Wiring, WorldPlan
 from allranks_backends.protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
-from .checks import bare_name, host_names, login_and_port, new_plan, on_one_host, same_host
+from .placement_checks import bare_name, host_names, login_and_port, new_plan, on_one_host, same_host
 
 LOOPBACK = IPv4Network("127.0.0.0/8")
 ADD_PROCS = 4096

@@ -11,7 +11,7 @@ from typing import Literal
 from allranks_backends.plan import Link, Placement, Platform, Wiring, WorldPlan
 from allranks_backends.protocol import REDUCTIONS, BackendError
 
-from .checks import needs_address, needs_ports, new_plan, one_connection, same_host
+from .placement_checks import needs_address, needs_ports, new_plan, one_connection, same_host
 
 SHARE = "NCCL_MULTI_RANK_GPU_ENABLE"
 """NCCL's own switch for several ranks on one GPU, experimental. NCCL 2.30 and later read it; older versions refuse."""

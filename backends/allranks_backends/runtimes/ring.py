@@ -10,7 +10,7 @@ from typing import Literal
 from allranks_backends.plan import Link, Placement, Platform, Wiring, WorldPlan
 from allranks_backends.protocol import POINT_TO_POINT, REDUCTIONS, BackendError
 
-from .checks import described, needs_address, needs_ports, new_plan, on_one_host, ports_apart, same_host
+from .placement_checks import described, needs_address, needs_ports, new_plan, on_one_host, ports_apart, same_host
 
 LOOPBACK = ("127.0.0.1",)
 

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from allranks_backends.protocol import BackendError
 
 from .mlx_config import Address, Layout
-from .ports import Mac
+from .thunderbolt_ports import Mac
 
 MLX_BEGINS = IPv4Address("192.168.0.0")
 NETMASK = "255.255.255.252"

@@ -9,7 +9,7 @@ from itertools import combinations, permutations
 from allranks_backends.runtimes.jaccl import MESH_MAX_RANKS
 
 from . import mlx_config
-from .ports import Mac, Port
+from .thunderbolt_ports import Mac, Port
 
 PERMUTED = 8
 """Up to this many Macs, every ring is tried to find the one that needs the fewest new cables."""

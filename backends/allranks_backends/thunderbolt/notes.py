@@ -10,7 +10,7 @@ from allranks_backends.runtimes.jaccl import FIRST_MACOS, is_new_enough
 
 from .addressing import Addressing
 from .cables import Cable, no_rdma_by_build
-from .ports import Mac
+from .thunderbolt_ports import Mac
 
 RECOVERY = (
     "start the Mac in Recovery (hold the power button), open Utilities > Terminal, run rdma_ctl enable, and restart;"

@@ -8,7 +8,7 @@ from typing import Any
 
 from .addressing import Addressing
 from .mlx_config import Layout, hostfile, named_addresses
-from .ports import Mac
+from .thunderbolt_ports import Mac
 
 Row = list[str | list[str] | None]
 

@@ -19,8 +19,8 @@ from allranks.notebook.watch import Nowhere
 from allranks.units import size_text, typed_size
 from allranks_backends.registry import BACKENDS, cannot_run, get_backend, listed
 
+from .bench_result import BenchResult
 from .figures import BenchRow, Choice
-from .result import BenchResult
 
 if TYPE_CHECKING:
     from allranks.head.world.change import WorldChange

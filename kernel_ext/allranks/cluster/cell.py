@@ -19,14 +19,14 @@ from allranks.head.cell.low_memory import LowMemory
 from allranks.head.cell.outcome import Outcome
 from allranks.head.cell.stall import Finding
 from allranks.head.cell.still_busy import still_busy
-from allranks.head.cell.unblocking import RELEASE_WITHIN, Unblocking
+from allranks.head.cell.unblock_ranks import RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_run import CellRun, RunStatus
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.collective_times import CollectiveShare
 from allranks.head.state.monitor import Monitor
 from allranks.messages.cell_options import CallKind, CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
-from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import PlainValues, ReadValues
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.notify import Notifier
@@ -34,13 +34,13 @@ from allranks.notebook.stop import Stop
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import RankView
 
+from .cell_result import CellResult
 from .conversation import Conversation
 from .options import LocalOptions
-from .result import CellResult
 
 if TYPE_CHECKING:
     from allranks.messages.lifeline import Lifeline
-    from allranks.timeline.recording import Recording
+    from allranks.timeline.fetch_traces import Recording
 
 INTERRUPT_WITHIN = 1.6
 """Seconds that ranks get to handle an interrupt before the prompt returns without them."""

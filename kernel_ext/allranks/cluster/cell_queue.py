@@ -20,8 +20,8 @@ from allranks.units import cut_text
 from allranks_widgets.table import html_table, text_table
 
 from .cell import Cell
+from .cell_result import CellResult
 from .options import local_options
-from .result import CellResult
 
 QueueState = Literal["waiting", "running", "ok", "failed", "stopped", "not run"]
 MOST_ENDED = 50

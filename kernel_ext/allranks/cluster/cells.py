@@ -19,18 +19,18 @@ from allranks.head.state.code_changes import Constant
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
 from allranks.notebook.watch import Nowhere, Screen, Tee
-from allranks.timeline.recording import Recording
+from allranks.timeline.fetch_traces import Recording
 from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST
 
 from . import debug
-from .calls import Arguments, Call, Calls, RemoteFunction, Returned, finished
+from .applied_functions import Arguments, Call, Calls, RemoteFunction, Returned, finished
 from .cell import Cell, SentCell
 from .cell_queue import CellQueue
+from .cell_result import CellResult
 from .cell_text import CellText
-from .folder import ClusterFiles
+from .folder_sync import ClusterFiles
 from .options import KEYWORDS, LocalOptions, local_options
-from .result import CellResult
 from .run_history import RUNS
 
 if TYPE_CHECKING:

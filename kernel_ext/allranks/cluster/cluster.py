@@ -13,7 +13,7 @@ from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.world import attaching
 from allranks.head.world.detached import left_behind, only_left_behind, read_detached, readable
 from allranks.head.world.ranks import START_TRIES, Ranks
-from allranks.notebook.comms import ProxiedComms
+from allranks.notebook.comm_proxies import ProxiedComms
 from allranks.notebook.stop import Stop, undisturbed
 from allranks.settings import Settings
 from allranks.up_options import UpOptions
@@ -21,16 +21,16 @@ from allranks_backends.plan import Host, alike, rank_label
 from allranks_backends.registry import cannot_run, choose, get_backend
 
 from .cell_queue import CellQueue
+from .cluster_views import ClusterViews
+from .exchange_values import ClusterValues
 from .options import Keywords
 from .saved_state import ClusterSavedState
 from .start_times import StartTimes
-from .values import ClusterValues
-from .views import ClusterViews
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from allranks.bench.result import BenchResult
+    from allranks.bench.bench_result import BenchResult
 
 UP = Keywords(UpOptions)
 JOIN_WITHIN = 600.0

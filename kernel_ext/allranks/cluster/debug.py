@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from allranks.errors import Busy, UsageError, WorldBroken
 from allranks.head.state.advice import HEALS, died_text
 from allranks.messages.events import AtDebugger
-from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Debug, Interrupt, LookBack, Nothing
 from allranks.notebook.keyboard import Read, ask
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from allranks.arguments import fits_here, known_backend
 from allranks.errors import Busy, CannotStart, CellInterrupted, UsageError
-from allranks.head.state.views import state_of, trouble
+from allranks.head.state.make_views import state_of, trouble
 from allranks.head.world import healing
 from allranks.head.world.change import WorldChange
 from allranks.head.world.ranks import Ranks
@@ -16,7 +16,7 @@ from allranks.notebook.stop import undisturbed
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 
-from .base import ClusterBase, no_answer, unsaid
+from .cluster_base import ClusterBase, no_answer, unsaid
 
 JUST_ENDING = 1.0
 """Grace period, in seconds, for ranks that were just interrupted, or that enter collectives they had missed."""

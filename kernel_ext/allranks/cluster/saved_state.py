@@ -18,7 +18,7 @@ import msgspec
 
 from allranks.errors import CannotLoad, CannotSave, CellInterrupted, NoAnswer, UsageError, WorldBroken, WouldHang
 from allranks.head.world.ranks import A, Ranks
-from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import (
     CommitState,
     CompareArrays,
@@ -64,7 +64,7 @@ from allranks.units import count_text, ranks_text, seconds_text
 from allranks_backends.plan import alike, rank_label
 from allranks_widgets import human_bytes
 
-from .base import ClusterBase
+from .cluster_base import ClusterBase
 from .run_history import RUNS
 
 RUNS_SAVED = 10

@@ -9,16 +9,16 @@ from allranks.errors import HostUnreachable, UsageError
 from allranks_backends.hostfile import host_named
 from allranks_backends.machines import ethernet_hosts as servers
 from allranks_backends.registry import BackendError
-from allranks_backends.thunderbolt import addressing, cables, notes, ports
-from allranks_backends.thunderbolt.ports import Mac
+from allranks_backends.thunderbolt import addressing, cables, notes, thunderbolt_ports
 from allranks_backends.thunderbolt.proposal import over_ethernet, over_thunderbolt
+from allranks_backends.thunderbolt.thunderbolt_ports import Mac
 
-from . import text
-from .result import Discovery
+from . import discovery_text
+from .discovery_result import Discovery
 from .survey import Surveyed, survey
 
 SYSTEM, STEPS = "system", "steps"
-COMMANDS = {SYSTEM: "uname -s", **ports.COMMANDS, **servers.COMMANDS}
+COMMANDS = {SYSTEM: "uname -s", **thunderbolt_ports.COMMANDS, **servers.COMMANDS}
 
 
 def discover(hosts: Sequence[str] = ("localhost",), *, over: str | None = None) -> Discovery:
@@ -104,7 +104,7 @@ def _over_ethernet(names: Sequence[str], found: Sequence[Surveyed]) -> Discovery
 
 def _mac(name: str, found: Surveyed) -> Mac:
     try:
-        return ports.mac_from(name, _answers(found))
+        return thunderbolt_ports.mac_from(name, _answers(found))
     except ValueError as error:
         raise HostUnreachable(f"{name}: {error}.") from None
 
@@ -168,7 +168,7 @@ def _asked_set_up(found: Discovery, yes: bool) -> Discovery:
     if not found.todo:
         print("Nothing to set up.")
         return found
-    print(text.setup(found))
+    print(discovery_text.setup(found))
     if not yes and not _agreed():
         return found
     after = set_up(found)

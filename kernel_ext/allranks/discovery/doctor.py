@@ -20,17 +20,17 @@ from allranks.arguments import hosts_of, parse_size
 from allranks.errors import CellInterrupted, HostCause
 from allranks.hosts.ssh.command import destination
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of, path_for_sh
-from allranks.machine.facts import versions
-from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, examine, facts_of, in_place
-from allranks_backends.doctor.facts import Reach, version_in
+from allranks.machine.describe_host import versions
+from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, abort_checks, examine, facts_of
 from allranks_backends.doctor.finding import sentence_and_fix
+from allranks_backends.doctor.host_facts import Reach, version_in
 from allranks_backends.registry import get_backend
-from allranks_backends.runtimes.checks import bare_name
 from allranks_backends.runtimes.mpi import MPI, find_mpirun
+from allranks_backends.runtimes.placement_checks import bare_name
 from allranks_widgets.table import html_table
 
 from .survey import COMMANDS_WITHIN, Surveyed, survey
-from .trial import Trial, try_up
+from .trial_start import Trial, try_up
 
 PATIENCE = 20.0
 """Timeout, in seconds, for a command on this machine."""
@@ -220,7 +220,7 @@ def _commands(asked: Asked, python: str, names: Sequence[str], folder: str) -> d
 
 def _abortable(asked: Asked, python: str) -> str:
     """A command that reports whether a host can abort collectives; ``true`` if the check does not apply."""
-    if not in_place.applies((), asked):
+    if not abort_checks.applies((), asked):
         return "true"
     backend = get_backend(asked.backend)
     env = MPI().rank_env(asked.mpirun) if asked.by_mpirun and asked.mpirun else {}

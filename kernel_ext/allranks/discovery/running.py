@@ -20,7 +20,7 @@ from allranks.head.world.detached import Detached, detached_clusters, detached_f
 from allranks.hosts.ssh.command import explained
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.machine.clusters import HOST_PROCESS, HostedCluster
-from allranks.machine.facts import installed
+from allranks.machine.describe_host import installed
 from allranks.units import duration_text, ranks_text
 from allranks_backends.hostfile import host_named
 from allranks_backends.plan import Host
@@ -29,7 +29,7 @@ from .survey import survey
 
 HERE = "localhost"
 ENOUGH_OF_AN_ID = 4
-MODULE = "allranks.rank.process.clusters"
+MODULE = "allranks.rank.process.clusters_command"
 
 
 @dataclass(frozen=True)

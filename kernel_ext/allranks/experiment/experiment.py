@@ -17,7 +17,7 @@ from allranks.cluster.cluster import Cluster
 from allranks.errors import UsageError
 
 from . import measured, notebook_run
-from .compare import find_run, ratios
+from .compare_experiments import find_run, ratios
 from .function_run import Function, call, on_ranks, record, source_of
 from .grid import Grid, Run, arguments_of, runs_of, takes_cluster
 from .runs_on_disk import Entry, Record, table_of, written
@@ -198,7 +198,7 @@ class Experiment:
         non-numeric `x`. Failed runs are left out. Returns matplotlib's Axes.
         """
         _need("matplotlib")
-        from .compare import draw
+        from .compare_experiments import draw
 
         return draw(self.table, self.runs, x, y, by, ideal, ax, self.name)
 

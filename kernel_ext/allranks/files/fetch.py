@@ -17,7 +17,7 @@ from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.advice import HEALS, died_text
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.questions import RequestFailed
+from allranks.messages.open_questions import RequestFailed
 from allranks.messages.requests import (
     DigestFiles,
     FilePart,
@@ -32,7 +32,7 @@ from allranks.messages.wire import Buffer
 from allranks_backends.plan import rank_label
 from allranks_widgets import human_bytes
 
-from .result import files_text, names
+from .sync_result import files_text, names
 from .transfer import FileTransfer, batches
 
 COMPARED_IN_ONE = 64 * 2**20

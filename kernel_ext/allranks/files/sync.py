@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import (
     BeginFiles,
     CommitFiles,
@@ -32,13 +32,13 @@ from allranks.messages.requests import (
     Piece,
     PutPieces,
 )
-from allranks.messages.requests.files import CHANGED
+from allranks.messages.requests.file_requests import CHANGED
 from allranks.messages.transfers import CHUNK
 from allranks_backends.plan import alike
 from allranks_widgets import human_bytes
 
-from .folder import LINK, Contents, Folder, Stamp
-from .result import HostSync, SyncResult, files_text, names
+from .notebook_folder import LINK, Contents, Folder, Stamp
+from .sync_result import HostSync, SyncResult, files_text, names
 from .transfer import FileTransfer, batches
 
 TRIES = 5

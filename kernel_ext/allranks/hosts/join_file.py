@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.machine.files import write_private
+from allranks.machine.private_files import write_private
 
 
 def write_join_file(path: Path, settings: Mapping[str, Any]) -> None:

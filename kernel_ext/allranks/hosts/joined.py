@@ -23,9 +23,9 @@ from allranks.messages.requests import TaskOrder
 from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
-from .addresses import HostNetwork
 from .host_process import HostEnd, HostGone, OnEvent, RankLost
-from .tasks import Task
+from .meeting_addresses import HostNetwork
+from .scheduler_tasks import Task
 
 
 class JoinedHost(HostEnd):

@@ -22,11 +22,11 @@ from allranks.messages.requests import Request, TaskOrder, Welcome
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import Host
 
-from .addresses import LOOPBACK
 from .host_process import GONE_WITHIN, OnEvent, last_line
 from .join_file import is_join_file, write_join_file
 from .joined import JoinedHost
-from .tasks import Task, in_rank_order, named, refuse, replacements, so_far
+from .meeting_addresses import LOOPBACK
+from .scheduler_tasks import Task, in_rank_order, named, refuse, replacements, so_far
 
 LOST_AFTER = 16.0
 """Seconds that a process may be unreachable before its ranks count as dead; the process then ends them itself."""

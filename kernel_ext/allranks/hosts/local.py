@@ -17,13 +17,13 @@ from typing import IO, Any
 import psutil
 import zmq
 
-from allranks.machine.files import write_private
+from allranks.machine.free_ports import free_ports
 from allranks.machine.identity import identity_of
-from allranks.machine.ports import free_ports
+from allranks.machine.private_files import write_private
 from allranks.messages.host_messages import Prepare
 
-from .addresses import LOOPBACK
 from .host_process import PipedHost
+from .meeting_addresses import LOOPBACK
 
 CONTROLLER_PORTS = {
     "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),

@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
-from .files import refuse_open, write_private
 from .identity import still_runs, this_machine
 from .lease import busy_at
+from .private_files import refuse_open, write_private
 
 FILE = "cluster.json"
 HOST_PROCESS = "host process"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from glob import escape, iglob
 from pathlib import Path
 
-from .files import touch_private
+from .private_files import touch_private
 
 BUSY = "busy"
 BUSY_EVERY = 2.0

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from .files import make_private, write_private
+from .private_files import make_private, write_private
 from .shared_tree import Found, Manifest, SharedTree, find, scan
 from .state_folder import state_folder
 

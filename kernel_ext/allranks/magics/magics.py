@@ -17,12 +17,12 @@ from IPython.display import display
 from allranks.arguments import writable
 from allranks.cluster.cell import Cell
 from allranks.cluster.cell_queue import QueuedCell
+from allranks.cluster.cell_result import CellResult
 from allranks.cluster.cluster import Cluster
-from allranks.cluster.result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import left_behind
 from allranks.messages.cell_options import CellOptions
-from allranks.messages.values import can_travel
+from allranks.messages.pickle_values import can_travel
 from allranks.notebook.front_end import shown_in
 from allranks.notebook.notify import Notifier
 from allranks.up_options import UpOptions

@@ -13,14 +13,14 @@ from typing import Any
 from IPython.display import display
 
 from allranks.arguments import not_too_many, writable
-from allranks.cluster.base import no_answer
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
+from allranks.cluster.cluster_base import no_answer
 from allranks.cluster.run_history import RUNS
 from allranks.discovery import discover, doctor
 from allranks.environments import setup
 from allranks.errors import AllranksError, CannotLoad, CannotSave, CellFailed, CellInterrupted, NoCluster, UsageError
-from allranks.head.cell.unblocking import RELEASE_WITHIN
+from allranks.head.cell.unblock_ranks import RELEASE_WITHIN
 from allranks.head.state.advice import dead_too
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
@@ -221,8 +221,8 @@ class Verbs:
 
     def _bench(self, options: argparse.Namespace) -> None:
         from allranks.arguments import parse_size
+        from allranks.bench.bench_result import BenchResult
         from allranks.bench.measure import Progress
-        from allranks.bench.result import BenchResult
 
         cluster = self._need()
         smallest, largest = parse_size(options.min), parse_size(options.max)

@@ -32,9 +32,9 @@ from .cell_options import CellRequest
 from .connections import Connection, Connections, connection_of
 from .delivery import Deliveries
 from .events import Answered, CellEvent, Done, Event, EventOfTransfer, Failed, Hello, State, TaskHello
-from .questions import CLOSED, LOST, STOPPED, Questions, Reply
+from .open_questions import CLOSED, LOST, STOPPED, Questions, Reply
 from .requests import Answer, Greet, Question, Request, RunCell
-from .requests.transfers import KINDS
+from .requests.transfer_requests import KINDS
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode
 

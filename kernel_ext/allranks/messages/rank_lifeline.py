@@ -26,7 +26,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from .events import Answered, Done, Event, Failed
-from .events.transfers import KINDS
+from .events.transfer_events import KINDS
 from .requests import Greet, Request, RequestOfTransfer
 from .transfers import CannotHold, Transfers, is_large
 from .wire import Buffer, NotUnderstood, Reader, encode, question_number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .comms import page_has_widgets
+from .comm_proxies import page_has_widgets
 from .keyboard import can_ask
 from .show import Show
 

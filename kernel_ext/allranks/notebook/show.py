@@ -16,7 +16,7 @@ from allranks.head.state.logged import Row
 
 from .cell_curves import CellCurves
 from .columns import LayoutChoice, LineColumns
-from .figures import Figures, is_figure
+from .figure_grid import Figures, is_figure
 from .fold import Block
 from .live import LiveArea
 from .page_room import PageRoom

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks_widgets import human_bytes
 
-from .shell import running_shell
+from .ipython_shell import running_shell
 
 if TYPE_CHECKING:
     from allranks.notebook.live import LiveArea

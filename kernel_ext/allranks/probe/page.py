@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from allranks.machine.proven import SWITCH
+from allranks.machine.jaccl_systems import SWITCH
 from allranks.messages.events.probe_answers import Answer, Check
 from allranks.units import duration_text, size_text
 
-from .questions import ENDINGS, GPUS, MACHINE, QUESTIONS, RDMA, Question
-from .report import Report, Verdict, as_expected
+from .probe_questions import ENDINGS, GPUS, MACHINE, QUESTIONS, RDMA, Question
+from .probe_report import Report, Verdict, as_expected
 
 SECTIONS: Sequence[tuple[str, Sequence[Question]]] = (
     ("The machine", MACHINE),
@@ -71,7 +71,7 @@ def verdict_text(verdict: Verdict) -> str:
     if verdict.in_place != "yes":
         return f"{said} It stays off there unless `{SWITCH}=1` is set for the ranks."
     line = f'    "{verdict.macos}": "<address of the issue with this report>",'
-    return f"{said} To do so, add this line to `PROVEN` in `kernel_ext/allranks/machine/proven.py`:\n\n{line}"
+    return f"{said} To do so, add this line to `PROVEN` in `kernel_ext/allranks/machine/jaccl_systems.py`:\n\n{line}"
 
 
 def _title(report: Report) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from allranks.messages.events.probe_answers import Answer, Check
 
-from .report import Report, Verdict
+from .probe_report import Report, Verdict
 
 Hide = Callable[[str], str]
 _PATH = re.compile(r"(?<![\w.~/])~?(?:/[^\s/'\",;:()<>]+){2,}/?")

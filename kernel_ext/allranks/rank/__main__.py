@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from allranks.machine.files import make_private, offered, redirect_to_log
+from allranks.machine.private_files import make_private, offered, redirect_to_log
 from allranks.messages.host_messages import RankConfig
 from allranks.rank.process.join import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
 

@@ -37,14 +37,14 @@ class Timeline(CellTimeline):
         write(self, path)
 
     def __str__(self) -> str:
-        from .text import text
+        from .timeline_text import text
 
         return text(self)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from .text import html
+        from .timeline_text import html
 
         return html(self)
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
 
+from allranks.head.state.make_views import collective
 from allranks.head.state.monitor import Monitor
-from allranks.head.state.views import collective
 from allranks.messages.events import EvaluatedAtOnce, Exchanged, LedgerEntry
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.questions import RequestFailed
+from allranks.messages.open_questions import RequestFailed
 from allranks.messages.requests import Exchanges, LedgerSince, OpenBarrier
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import Collective

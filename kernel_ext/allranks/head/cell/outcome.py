@@ -9,12 +9,12 @@ from typing import Protocol
 
 from allranks.errors import RemoteError
 from allranks.head.state.cell_updates import CellUpdate, Died
-from allranks.head.state.views import collective
+from allranks.head.state.make_views import collective
 from allranks.messages.events import CellError, Done, Item, LedgerEntry, Output, Timed, Unblocked
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import alike, rank_label
 
-from .absent import Ended
+from .absent_ranks import Ended
 from .rank_result import RankResult
 from .stall import Finding
 

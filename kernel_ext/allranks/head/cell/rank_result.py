@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.errors import CannotTravel, RemoteError
-from allranks.messages import values
+from allranks.messages import pickle_values
 
 
 @dataclass
@@ -54,4 +54,4 @@ class RankResult:
         """The value of the cell's last expression. Raises CannotTravel if it could not be sent."""
         if self._no_value:
             raise CannotTravel(f"rank {self.rank}: {self._no_value}")
-        return values.unpack(self._packed) if self._packed else None
+        return pickle_values.unpack(self._packed) if self._packed else None

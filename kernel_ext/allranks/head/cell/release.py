@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.questions import Reply, RequestFailed
+from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Abort, Entered, EnterMissed, LedgerSince, Question, Settle
 
 RECORDS_WITHIN = 0.5

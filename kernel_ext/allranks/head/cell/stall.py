@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from allranks_backends.views import Collective, RankView, Snapshot
 
-from .absent import Ended, missing
+from .absent_ranks import Ended, missing
 from .agreement import disagreement
 from .together import report, together
 

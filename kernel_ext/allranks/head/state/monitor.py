@@ -43,11 +43,11 @@ from .collective_times import CollectiveTimes
 from .history import History
 from .known_rank import Away, Rank, SavedVariables
 from .logged import Logged
-from .views import snapshot_of
+from .make_views import snapshot_of
 from .widget_comms import NoComms, WidgetComms
 
 if TYPE_CHECKING:
-    from allranks.messages.questions import Reply
+    from allranks.messages.open_questions import Reply
     from allranks.messages.requests import Joined
 
 

@@ -13,7 +13,7 @@ Tell = Callable[[str, Request, Sequence[Buffer]], None]
 
 
 class WidgetComms(Protocol):
-    """Implemented by `notebook.comms.ProxiedComms`."""
+    """Implemented by `notebook.comm_proxies.ProxiedComms`."""
 
     tell: Tell
     """Sends a message to the process with a uuid; set by `head.world.ranks`."""

@@ -17,10 +17,10 @@ from jupyter_core.paths import jupyter_runtime_dir
 from allranks.errors import NoCluster, UsageError
 from allranks.head.state.known_rank import Rank, SavedVariables
 from allranks.head.state.monitor import Monitor
-from allranks.hosts.hosts import Hosts
+from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import SavedHost
-from allranks.machine.files import write_private
 from allranks.machine.identity import identity_of, still_runs
+from allranks.machine.private_files import write_private
 from allranks.messages.lifeline import Lifeline
 from allranks.settings import Settings
 from allranks.units import ranks_text

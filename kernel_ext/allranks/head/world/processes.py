@@ -14,8 +14,8 @@ import psutil
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.hosts.host_process import HostEnd
-from allranks.hosts.hosts import Hosts
 from allranks.hosts.joined import JoinedHost
+from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import RemoteHost
 from allranks.messages.host_messages import Describe, RankConfig
 from allranks.messages.lifeline import Lifeline

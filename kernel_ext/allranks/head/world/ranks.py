@@ -20,21 +20,21 @@ from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.known_rank import RETURNS_WITHIN, Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.state.widget_comms import WidgetComms
-from allranks.hosts.addresses import LOOPBACK
-from allranks.hosts.hosts import Hosts
 from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
-from allranks.machine.ports import says_transient
+from allranks.hosts.meeting_addresses import LOOPBACK
+from allranks.hosts.reached_hosts import Hosts
+from allranks.machine.free_ports import says_transient
 from allranks.machine.shortages import cannot_start, shortages
 from allranks.messages.lifeline import Lifeline
-from allranks.messages.questions import Reply
+from allranks.messages.open_questions import Reply
 from allranks.messages.requests import Answer, Interrupt, Question, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
-from . import forming, reaching
+from . import check_network, forming
 from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
@@ -252,16 +252,16 @@ class Ranks:
         assert self.plan is not None
         plan, networks = self.plan, self.reached.networks
         if plan.generation == 1 and len(networks) > 1 and self.backend.launcher == "engines":
-            faster = reaching.fastest(plan, networks, self.monitor, self.lifeline)
+            faster = check_network.fastest(plan, networks, self.monitor, self.lifeline)
             if faster is not None:
                 self._move_to(faster[0])
                 plan, self.chosen_network = self.plan, faster[1]
         at = {(host.name, address) for host in plan.hosts for address in host.addresses[:1]}
         if len({name for name, _ in at}) > 1 and not at <= self._reached_at:
-            reaching.refuse_if_apart(plan, self.monitor, self.lifeline, backend)
+            check_network.refuse_if_apart(plan, self.monitor, self.lifeline, backend)
             self._reached_at |= at
 
-    def _move_to(self, network: reaching.Network) -> None:
+    def _move_to(self, network: check_network.Network) -> None:
         """Have the planned world use the hosts' addresses in this network."""
         assert self.plan is not None
         plan = self.plan

@@ -1,6 +1,6 @@
 """Hosts reached by ssh: the logins, their tunnels, and the notebook's ends of the host processes there.
 
 Runs in: the notebook's kernel, or a script.
-Called by: ``hosts.hosts`` and ``discovery``.
-May call: ``hosts.host_process``, ``hosts.addresses``, ``messages``, ``machine``, ``allranks_backends``.
+Called by: ``hosts.reached_hosts`` and ``discovery``.
+May call: ``hosts.host_process``, ``hosts.meeting_addresses``, ``messages``, ``machine``, ``allranks_backends``.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from allranks_backends.runtimes.checks import known_as, login_and_port
+from allranks_backends.runtimes.placement_checks import known_as, login_and_port
 
 CONNECT_WITHIN = 8
 """Timeout, in seconds, for ssh to connect and log in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from allranks.machine.facts import versions
+from allranks.machine.describe_host import versions
 
 FROM_SOURCE = "(from source)"
 """Stands for the version of a package that is importable but not installed."""

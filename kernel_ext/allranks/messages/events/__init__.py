@@ -42,7 +42,7 @@ from .reports import (
     Unblocked,
     snake,
 )
-from .transfers import EventOfTransfer
+from .transfer_events import EventOfTransfer
 
 __all__ = [
     "MOST_TIMED",

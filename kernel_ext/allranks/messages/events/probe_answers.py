@@ -15,7 +15,7 @@ class Answer(Struct, frozen=True):
     """The answer to one question on a machine."""
 
     question: str
-    """The question's name (see `allranks.probe.questions`)."""
+    """The question's name (see `allranks.probe.probe_questions`)."""
     given: Given
     detail: str = ""
     """The observation, or why the question could not be asked: sentences without a final full stop."""

@@ -11,8 +11,7 @@ May call: ``messages``.
 
 from __future__ import annotations
 
-from .base import Answer, Nothing, Question, Request, answer_type
-from .cells import (
+from .cell_requests import (
     Acknowledge,
     CommsTaken,
     Decided,
@@ -27,29 +26,7 @@ from .cells import (
     Unblock,
     Welcome,
 )
-from .collectives import (
-    BROKEN,
-    Abort,
-    Entered,
-    EnterMissed,
-    Entries,
-    Exchanges,
-    Form,
-    GiveUpAborting,
-    Joined,
-    LedgerSince,
-    MayConnect,
-    Meet,
-    Names,
-    OpenBarrier,
-    Pending,
-    Refusals,
-    Refuse,
-    Settle,
-    Spawn,
-    StopForming,
-)
-from .files import (
+from .file_requests import (
     BeginFiles,
     CommitFiles,
     DecideReload,
@@ -74,8 +51,7 @@ from .files import (
     ReloadPrepared,
     StopReload,
 )
-from .hosts import HostAt, HostsTried, HostTried, ListenForHosts, ListeningAt, StopListening, TryHosts
-from .looks import (
+from .introspection_requests import (
     CellTrace,
     Clock,
     Complete,
@@ -96,7 +72,9 @@ from .looks import (
     TracedCall,
     TracedMark,
 )
-from .saved_state import (
+from .reach_requests import HostAt, HostsTried, HostTried, ListenForHosts, ListeningAt, StopListening, TryHosts
+from .request import Answer, Nothing, Question, Request, answer_type
+from .saved_state_requests import (
     ArrayDigests,
     CommitState,
     CompareArrays,
@@ -119,7 +97,7 @@ from .saved_state import (
     TakeSnapshot,
     WriteState,
 )
-from .share import (
+from .share_requests import (
     AcceptShare,
     AskShare,
     BlocksWanted,
@@ -137,8 +115,8 @@ from .share import (
     ShareOffered,
     ShareState,
 )
-from .transfers import RequestOfTransfer
-from .variables import (
+from .transfer_requests import RequestOfTransfer
+from .variable_requests import (
     DecidePush,
     Describe,
     Described,
@@ -156,6 +134,28 @@ from .variables import (
     Saved,
     Variable,
     Variables,
+)
+from .world_requests import (
+    BROKEN,
+    Abort,
+    Entered,
+    EnterMissed,
+    Entries,
+    Exchanges,
+    Form,
+    GiveUpAborting,
+    Joined,
+    LedgerSince,
+    MayConnect,
+    Meet,
+    Names,
+    OpenBarrier,
+    Pending,
+    Refusals,
+    Refuse,
+    Settle,
+    Spawn,
+    StopForming,
 )
 
 __all__ = [

@@ -17,17 +17,17 @@ from functools import partial
 from typing import Any, Protocol
 
 from allranks.machine.lease import BUSY_EVERY, touch_busy
-from allranks.messages import values
+from allranks.messages import pickle_values
 from allranks.messages.events import Answered, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.rank_lifeline import Lifeline
 from allranks.messages.requests import Form, Question, Request, RunCell
 from allranks.messages.wire import Buffer, encode
 from allranks.rank.cell import tracebacks
-from allranks.rank.cell.calls import Calls
-from allranks.rank.cell.comms import Comms
+from allranks.rank.cell.called_functions import Calls
 from allranks.rank.cell.names import Names
 from allranks.rank.cell.output_capture import divert_cells
+from allranks.rank.cell.rank_comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.cell.stdio import RankStream
 from allranks.rank.cell.turns import Turns
@@ -35,33 +35,33 @@ from allranks.rank.collectives.aborted import CollectiveAborted
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug import introspection
 from allranks.rank.debug.debugger import Debugger
+from allranks.rank.main_thread.background_tasks import Tasks, UserThreads
 from allranks.rank.main_thread.barrier import Barrier
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.main_thread.steps import Steps
-from allranks.rank.main_thread.tasks import Tasks, UserThreads
 from allranks.rank.main_thread.thread import MainThread
 from allranks.rank.metrics.log import Log
 from allranks.rank.metrics.meters import Meters
 from allranks.rank.modules.reload import Reloader
-from allranks.rank.values.trial import Beginning
+from allranks.rank.values.ask_trial_load import Beginning
 from allranks.rank.world import recompile
 from allranks.rank.world.given_names import GivenNames
 from allranks.rank.world.held_sockets import keep_readable
 from allranks.rank.world.membership import World
 from allranks.rank.world.peers import Peers
 from allranks.rank.world.reserve import Reserve
-from allranks.rank.world.unblocking import Unblocker
+from allranks.rank.world.stop_main_thread import Unblocker
 
-from .report import Reporter
-from .requests.cells import CellRequests
-from .requests.collectives import CollectiveRequests
-from .requests.files import FileRequests, ReloadRequests
-from .requests.hosts import HostRequests
-from .requests.looks import LookRequests
-from .requests.saved_state import StateRequests
-from .requests.share import ShareRequests
-from .requests.table import RequestTable
-from .requests.variables import CheckpointRequests, VariableRequests
+from .handlers.handle_cells import CellRequests
+from .handlers.handle_collectives import CollectiveRequests
+from .handlers.handle_files import FileRequests, ReloadRequests
+from .handlers.handle_hosts import HostRequests
+from .handlers.handle_introspection import LookRequests
+from .handlers.handle_saved_states import StateRequests
+from .handlers.handle_shares import ShareRequests
+from .handlers.handle_variables import CheckpointRequests, VariableRequests
+from .handlers.handler_table import RequestTable
+from .rank_report import Reporter
 
 EXIT = os._exit  # Python's own; for the user's code, `Agent._announce_exit` replaces os._exit
 LEAVES_WITHIN = 5.0
@@ -73,7 +73,7 @@ ORPHAN_AFTER = 60.0
 
 A last resort, since the host process ends its ranks as soon as the notebook's process is gone. Long enough for a
 notebook that is stopped with Ctrl-Z or a machine that sleeps."""
-PLAIN = (values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
+PLAIN = (pickle_values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
 """Errors whose message is enough for the user; other errors are bugs and are reported with their traceback."""
 
 

@@ -14,7 +14,7 @@ from allranks.messages.events import CellError
 from allranks.rank.arrays.invalid import arrays_in
 from allranks.rank.arrays.pending import names_in, pending_names
 from allranks.rank.collectives.ledger import Ledger
-from allranks.rank.values.variables import is_pending
+from allranks.rank.values.describe_variables import is_pending
 from allranks.rank.world.given_names import GivenNames
 
 PENDING_WITHIN = 0.02

@@ -15,10 +15,10 @@ from allranks.messages.wire import escaped
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.running_cell import RunningCell
 
-from . import bars, not_run, tracebacks
-from .calls import CODE, Calls
+from . import not_run, progress_bars, tracebacks
+from .called_functions import CODE, Calls
 from .code_names import CodeNames
-from .comms import Comms
+from .rank_comms import Comms
 from .recorder import CellRecorder
 from .stdio import RankStream
 
@@ -131,7 +131,7 @@ def divert_cells(
     # 100 MB that a rank never frees, and each print takes twice as long.
     shell._tee = lambda channel: nullcontext()
     kernel.raw_input = kernel.getpass = refuse_input
-    bars.install(lambda: recorder.widgets)
+    progress_bars.install(lambda: recorder.widgets)
     kernel.session.send = _diverted(kernel.session.send, recorder, comms)
     return run
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from allranks.machine.files import write_all_at
+from allranks.machine.private_files import write_all_at
 
 KEPT = 4
 """Number of cells whose text is kept."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from allranks.messages import values
+from allranks.messages import pickle_values
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Began, CellError, Done, EvaluatedAtOnce, Output, Timed, packed
 from allranks.messages.rank_lifeline import Lifeline
@@ -24,15 +24,15 @@ from allranks.rank.main_thread.barrier import Barrier
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.metrics.log import Log
 from allranks.rank.world.membership import World
-from allranks.rank.world.unblocking import Unblocker
+from allranks.rank.world.stop_main_thread import Unblocker
 
 from . import tracebacks
-from .calls import Calls
-from .comms import Comms
+from .called_functions import Calls
 from .kept_events import KeptEvents
 from .names import Names
 from .output_buffer import LIMIT, OutputBuffer
 from .printed import Printed
+from .rank_comms import Comms
 
 
 class CellRecorder:
@@ -205,8 +205,8 @@ class CellRecorder:
         if wants_value and self._error is None:
             try:
                 with self._cell.interrupt.allowed():
-                    buffers = values.pack(value)
-            except values.CannotTravel as error:
+                    buffers = pickle_values.pack(value)
+            except pickle_values.CannotTravel as error:
                 no_value = str(error) + self._calls.left_here(value)
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 no_value = "interrupted while computing the value"

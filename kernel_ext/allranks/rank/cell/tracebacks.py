@@ -18,7 +18,7 @@ _NOBODY_BELOW = {
 }
 """Modules that never call the user's code: no frame below theirs (a print, the debugger's prompt) is the user's."""
 
-_CALLER = "allranks.rank.cell.calls"
+_CALLER = "allranks.rank.cell.called_functions"
 
 
 def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[None]]) -> None:

@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Any
 
 from allranks.messages.events import MOST_TIMED, LedgerEntry
-from allranks.rank.functions.limits import Limits
+from allranks.rank.functions.refused_operations import Limits
 from allranks.rank.functions.replaced import is_replaced, replaced
 from allranks.rank.functions.streams import Turns
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from allranks.rank.functions.limits import COLLECTIVES
+from allranks.rank.functions.refused_operations import COLLECTIVES
 from allranks.rank.functions.replaced import leave_out_our_frames, original
 from allranks.rank.functions.transforms import TRACING
 

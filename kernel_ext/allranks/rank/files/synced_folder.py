@@ -24,9 +24,9 @@ from pathlib import Path
 
 import msgspec
 
-from allranks.machine.files import folder_identity, open_private, write_all_at
+from allranks.machine.private_files import folder_identity, open_private, write_all_at
 from allranks.messages.requests import CommitFiles, FileEntry, FilesCommitted, FolderOpened, OpenFolder, Piece
-from allranks.messages.requests.files import CHANGED, NOT_OURS
+from allranks.messages.requests.file_requests import CHANGED, NOT_OURS
 from allranks.messages.wire import Buffer
 
 OURS = b".allranks"

@@ -11,8 +11,8 @@ from allranks.messages.events import LedgerEntry
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
 
+from .background_tasks import Task, Tasks
 from .interrupt import Interrupt
-from .tasks import Task, Tasks
 from .thread import MainThread
 
 

@@ -9,19 +9,19 @@ import msgspec
 
 from allranks.machine.parent import end_with_parent
 from allranks.messages.events.probe_answers import Answer
-from allranks.rank.world.images import NotInPlace
-from allranks.rank.world.jaccl.verbs import Verbs
+from allranks.rank.world.jaccl.rdma_verbs import Verbs
+from allranks.rank.world.shared_libraries import NotInPlace
 
-from . import contexts, devices, resources
+from . import contexts, device_resources, devices
 
 ASKED: Mapping[str, Callable[[Verbs], Iterator[Answer]]] = {
     "devices": devices.ask,
     "contexts": contexts.ask,
     "flush": contexts.ask_flush,
-    "limits": resources.ask_limits,
-    "exit": resources.ask_exit,
-    "sigterm": resources.ask_sigterm,
-    "sigkill": resources.ask_sigkill,
+    "limits": device_resources.ask_limits,
+    "exit": device_resources.ask_exit,
+    "sigterm": device_resources.ask_sigterm,
+    "sigkill": device_resources.ask_sigkill,
 }
 
 
@@ -35,7 +35,7 @@ def main(what: str, library: str) -> None:
             show(Answer("library", "no", str(error)))
         return
     if what == "hold":
-        return resources.hold(verbs)
+        return device_resources.hold(verbs)
     for answer in ASKED[what](verbs):
         show(answer)
 

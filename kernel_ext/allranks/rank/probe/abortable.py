@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from allranks.rank.world.images import NotInPlace
+from allranks.rank.world.shared_libraries import NotInPlace
 
 
 def not_in_place(backend: str) -> NotInPlace | None:
@@ -26,13 +26,13 @@ def not_in_place(backend: str) -> NotInPlace | None:
 
 
 def _jaccl(mx: Any) -> None:
-    from allranks.rank.world.jaccl.member import usable_table
+    from allranks.rank.world.jaccl.jaccl_membership import usable_table
 
     usable_table(mx)
 
 
 def _mpi(mx: Any) -> None:
-    from allranks.rank.world.mpi.in_place import prepared
+    from allranks.rank.world.mpi.mpi_in_place import prepared
 
     with tempfile.TemporaryDirectory() as folder:
         prepared(mx, Path(folder))

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from allranks.messages.events.probe_answers import Answer
-from allranks.rank.world.images import NotInPlace
-from allranks.rank.world.jaccl.verbs import LIBRARY, Verbs
+from allranks.rank.world.jaccl.rdma_verbs import LIBRARY, Verbs
 from allranks.rank.world.jaccl.verbs_check import (
     checked_slots,
     devices,
@@ -20,6 +19,7 @@ from allranks.rank.world.jaccl.verbs_check import (
     to_error,
 )
 from allranks.rank.world.jaccl.verbs_table import VerbsTable
+from allranks.rank.world.shared_libraries import NotInPlace
 
 from .devices import opened
 

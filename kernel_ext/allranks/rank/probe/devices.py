@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from allranks.messages.events.probe_answers import Answer
-from allranks.rank.world.images import NotInPlace
-from allranks.rank.world.jaccl.verbs import INT, P, Verbs
+from allranks.rank.world.jaccl.rdma_verbs import INT, P, Verbs
 from allranks.rank.world.jaccl.verbs_check import devices, first_opened
+from allranks.rank.world.shared_libraries import NotInPlace
 
 PORT = 1
 """The only port that JACCL uses."""

@@ -43,7 +43,7 @@ class Description:
         import psutil  # a host process needs it only once its ranks run
 
         from allranks.machine.clusters import HOST_PROCESS, HostedCluster
-        from allranks.machine.facts import installed
+        from allranks.machine.describe_host import installed
         from allranks.machine.identity import identity_of, this_machine
 
         identities = {HOST_PROCESS: identity_of(), **self._launched}

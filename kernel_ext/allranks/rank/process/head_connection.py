@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from allranks.machine.files import write_all
+from allranks.machine.private_files import write_all
 from allranks.messages.host_messages import HostEvent, Serial, to_line
 
 

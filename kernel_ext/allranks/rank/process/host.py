@@ -30,10 +30,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from allranks.machine.cleaners import KeptFromCleaners
+from allranks.machine.describe_host import description
 from allranks.machine.environments import use_environment
-from allranks.machine.facts import description
-from allranks.machine.files import SHARED_MEMORY, last_words, make_private, offered, open_log, write_private
 from allranks.machine.lease import BUSY_STATUS, LOOK_EVERY, seconds_left
+from allranks.machine.private_files import SHARED_MEMORY, last_words, make_private, offered, open_log, write_private
 from allranks.machine.shortages import FILES
 from allranks.messages.host_messages import (
     Alive,
@@ -65,10 +65,10 @@ from allranks.rank.world.held_sockets import Holder
 
 from . import start
 from .children import CONTROLLER, LAUNCHER, SAVER, Children, end_launched
-from .controller import Controller
+from .controller_child import Controller
 from .description import Description
 from .head_connection import HeadConnection
-from .login import write_login
+from .record_login import write_login
 from .start import EXIT
 
 FORK = sys.platform == "linux"
@@ -210,7 +210,7 @@ class HostProcess:
             case Runs():
                 return HostAnswer(0, pid=_if_running(order.pid))
             case Ports():
-                from allranks.machine.ports import free_ports
+                from allranks.machine.free_ports import free_ports
 
                 return HostAnswer(0, ports=free_ports(order.count))
             case End():

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from allranks.machine.files import make_private, redirect_to_log, write_private
+from allranks.machine.private_files import make_private, redirect_to_log, write_private
 from allranks.messages.host_messages import RankConfig
 
 EXIT = os._exit  # the original: a rank wraps os._exit for its user's calls

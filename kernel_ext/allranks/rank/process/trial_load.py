@@ -16,11 +16,11 @@ import types
 from pathlib import Path
 from typing import IO, Any
 
-from allranks.rank.values.trial import SMALL
+from allranks.rank.values.ask_trial_load import SMALL
 
 
 def main() -> None:
-    from allranks.messages import values
+    from allranks.messages import pickle_values
     from allranks.rank.values import checkpoint
 
     out = os.fdopen(os.dup(1), "w")
@@ -33,7 +33,7 @@ def main() -> None:
         print(json.dumps(told), file=out, flush=True)
 
     namespace = _namespace(settings["rank"], settings["size"])
-    values.array_from_buffer = _placeholder(values.array_from_buffer)
+    pickle_values.array_from_buffer = _placeholder(pickle_values.array_from_buffer)
     loaded = checkpoint.load(Path(sys.argv[1]), namespace, read=_read, begin=lambda name: say(loads=name))
     say(failed=loaded.failed)
     os._exit(0)

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from allranks.machine.files import private_file
-from allranks.messages import values
+from allranks.machine.private_files import private_file
+from allranks.messages import pickle_values
 from allranks.rank.collectives.trace import mark
 
 from . import process_state
+from .ask_trial_load import SMALL, Trial
 from .tolerant_unpickler import SURVIVED, TolerantUnpickler
-from .trial import SMALL, Trial
 
 GIVEN = frozenset({"mx", "world", "rank", "size"})
 """The names every rank starts with."""
@@ -85,27 +85,27 @@ def save(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, a
     whole, left, failed = dict(variables), list[str](), dict[str, str]()
     until = time.monotonic() + ATTEMPTS_WITHIN
     try:
-        buffers = values.pack_names(whole)
-    except values.CannotTravel:
+        buffers = pickle_values.pack_names(whole)
+    except pickle_values.CannotTravel:
         left = [name for name, value in variables.items() if not _packs(value)]
         whole = _without(whole, left)
-        buffers = values.pack_names(whole)
+        buffers = pickle_values.pack_names(whole)
     while attempt is not None and (found := _tried(path.with_name(f"{path.name}.trial"), buffers, attempt)):
         failed |= found
         if time.monotonic() > until:
             raise RuntimeError(f"loading them in another process took longer than {ATTEMPTS_WITHIN:g} s")
         whole = _without(whole, found)
-        buffers = values.pack_names(whole)
+        buffers = pickle_values.pack_names(whole)
     _write(path, buffers)
     if failed and aside is not None:
-        _write(aside, values.pack_names({name: variables[name] for name in failed}))
+        _write(aside, pickle_values.pack_names({name: variables[name] for name in failed}))
     return Saved(left, failed)
 
 
 def _packs(value: Any) -> bool:
     try:
-        values.pack_names({"": value})
-    except values.CannotTravel:
+        pickle_values.pack_names({"": value})
+    except pickle_values.CannotTravel:
         return False
     return True
 
@@ -194,7 +194,7 @@ def load_stream(
     begin: Callable[[str], None] = lambda _name: None,
     stored: Callable[[str], Any] | None = None,
 ) -> Loaded:
-    """Bind the variables that `values.pack_names` packed in `namespace`; variables that cannot be loaded are left out.
+    """Bind the variables that `pickle_values.pack_names` packed in `namespace`; variables that cannot be loaded are left out.
 
     `buffers` returns the stream's out-of-band buffers; `stored` returns an object that is stored elsewhere, by its key.
     """
@@ -224,7 +224,7 @@ def load_stream(
 def _bind(unpickler: Any, namespace: dict[str, Any], begin: Callable[[str], None]) -> list[str]:
     """Load and bind one name after the other, since restoring an object may use earlier names; return the names."""
     names = []
-    for name, value in values.unpack_names(unpickler):
+    for name, value in pickle_values.unpack_names(unpickler):
         begin(name)
         namespace[name] = value()
         names.append(name)

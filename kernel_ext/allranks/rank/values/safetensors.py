@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allranks.machine.files import write_all_at
+from allranks.machine.private_files import write_all_at
 from allranks.messages.state_manifest import checksum
 
 DTYPES = {

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
-from allranks.machine.files import write_private
+from allranks.machine.private_files import write_private
 from allranks.messages.events import Unblocked
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.rank_lifeline import Lifeline
@@ -25,19 +25,19 @@ from allranks.rank.collectives.aborted import PEER_LOST
 from allranks.rank.collectives.ledger import OPERATIONS, Ledger
 from allranks.rank.functions import transforms
 from allranks.rank.functions.replaced import leave_out_our_frames, replaced
+from allranks.rank.main_thread.background_tasks import UserThreads
 from allranks.rank.main_thread.running_cell import RunningCell
-from allranks.rank.main_thread.tasks import UserThreads
 from allranks.rank.main_thread.thread import MainThread
 from allranks.rank.metrics.meters import Meters
 from allranks.rank.metrics.thread_times import threads
 
 from . import rebind, recompile
 from .given_names import GivenNames
-from .jaccl.in_place import JacclInPlace
-from .jaccl.member import JacclMember
+from .jaccl.jaccl_in_place import JacclInPlace
+from .jaccl.jaccl_membership import JacclMember
 from .left_behind import Array, LeftBehind, asked, compute
-from .mpi.in_place import MpiInPlace
-from .mpi.member import MpiMember
+from .mpi.mpi_in_place import MpiInPlace
+from .mpi.mpi_membership import MpiMember
 from .peers import Peers
 from .rendezvous import Listener, in_turn, time_limit
 from .reserve import Reserve

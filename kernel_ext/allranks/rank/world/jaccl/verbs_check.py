@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from allranks.rank.world.images import NotInPlace, is_code
+from allranks.rank.world.shared_libraries import NotInPlace, is_code
 
-from .verbs import INT, MADE_BY, P, Verbs
+from .rdma_verbs import INT, MADE_BY, P, Verbs
 
 POLL_CQ, POST_SEND, POST_RECV = (8 + 8 * index for index in (11, 25, 26))
 """Offsets in ``ibv_context``, where the table of functions follows a pointer."""

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from allranks.rank.world.images import address_of, only_place
+from allranks.rank.world.shared_libraries import address_of, only_place
 
-from .verbs import INT, MADE_BY, VERBS, P, Verbs
+from .rdma_verbs import INT, MADE_BY, VERBS, P, Verbs
 
 
 class VerbsTable(Verbs):

@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from allranks.machine.files import make_private, refuse_open
+from allranks.machine.private_files import make_private, refuse_open
 from allranks.machine.state_folder import state_folder
 from allranks.rank.collectives.aborted import FAILED
-from allranks.rank.world.images import NotInPlace, address_of, only_place
+from allranks.rank.world.shared_libraries import NotInPlace, address_of, only_place
 
 SOURCE = Path(__file__).with_name("mpi_calls.c")
 COMPILE_WITHIN = 60.0

@@ -1,0 +1,163 @@
+"""The result of ``bench``: figures, fits and advice, to show, to save, and to compare with an earlier result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import UsageError
+
+from . import bench_table
+from .compare_benches import advice, best, changes
+from .figures import BenchRow, Choice, Fit, fit
+
+FORMAT = 1
+"""Version of the format of saved files."""
+
+
+@dataclass
+class BenchResult:
+    """What ``bench`` measured: a table as text and HTML, `frame` for pandas, `fits`, `save` and `against`."""
+
+    name: str
+    """Name of the cluster."""
+    ranks: int
+    choice: Choice
+    """How the ranks were wired when the bench began, and are again since it ended."""
+    rows: list[BenchRow]
+    notes: list[str] = field(default_factory=list)
+    """What was left out, and why."""
+    at: float = 0.0
+    """Unix time in seconds."""
+    mlx: str = field(default_factory=lambda: version("mlx"))
+
+    @property
+    def peak(self) -> float:
+        """The highest busbw on the wiring in use, in bytes per second."""
+        return max((row.busbw for row in self.rows if row.choice == self.choice), default=0.0)
+
+    @property
+    def series(self) -> dict[str, list[BenchRow]]:
+        """The rows by name: ``all_sum``, ``link 0-1``, or ``all_sum (mpi)`` if several wirings were measured."""
+        found: dict[str, list[BenchRow]] = {}
+        for row in self.rows:
+            name = row.what if len(self.choices) == 1 else f"{row.what} ({row.choice})"
+            found.setdefault(name, []).append(row)
+        return found
+
+    @property
+    def fits(self) -> dict[str, Fit]:
+        """The fit t = latency + S / bandwidth of each series with at least two sizes."""
+        return {name: found for name, rows in self.series.items() if (found := fit(rows)) is not None}
+
+    @property
+    def choices(self) -> list[Choice]:
+        """The wirings that were measured."""
+        return list(dict.fromkeys(row.choice for row in self.rows))
+
+    def ratios(self) -> dict[Choice, list[float]]:
+        """For every other wiring, the ratios of its busbw to that of the wiring in use, for each row that both have."""
+        now = {row.key: row for row in self.rows if row.choice == self.choice}
+        return {
+            choice: ratios
+            for choice in self.choices
+            if choice != self.choice
+            and (
+                ratios := [
+                    row.busbw / now[row.key].busbw for row in self.rows if row.choice == choice and row.key in now
+                ]
+            )
+        }
+
+    @property
+    def recommended(self) -> Choice | None:
+        """The wiring with the highest busbw; None if no other wiring than the one in use was measured.
+
+        It is compared by the geometric mean over all measurements that both wirings have. The wiring in use stays
+        unless another one is better by more than 10 %.
+        """
+        return best(self.ratios(), self.choice)
+
+    @property
+    def recommendation(self) -> str | None:
+        """The recommended wiring in a sentence, with the command that applies it; None if there is no other."""
+        return advice(self.ratios(), self.choice)
+
+    def frame(self) -> Any:
+        """A pandas DataFrame: times in seconds, algbw and busbw in GB/s. Raises UsageError without pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError(
+                "frame() needs pandas, which is not installed: pip install pandas. `rows` has the same figures."
+            ) from None
+        return pandas.DataFrame(
+            [
+                {
+                    "backend": row.choice.backend,
+                    "connections": row.choice.connections,
+                    "op": row.op,
+                    "link": f"{row.link[0]}-{row.link[1]}" if row.link else None,
+                    "bytes": row.nbytes,
+                    "calls": row.calls,
+                    "min": row.minimum,
+                    "median": row.median,
+                    "p99": row.p99,
+                    "algbw": row.algbw / 1e9,
+                    "busbw": row.busbw / 1e9,
+                }
+                for row in self.rows
+            ]
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write everything as JSON. Raises UsageError if the file cannot be written."""
+        content = {"allranks bench": FORMAT, **asdict(self)}
+        try:
+            Path(path).write_text(json.dumps(content, indent=1) + "\n")
+        except OSError as error:
+            raise UsageError(f"--save {path}: {error.strerror or error}.") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> BenchResult:
+        """Load a result that `save` wrote. Raises UsageError for any other file."""
+        try:
+            content = json.loads(Path(path).read_text())
+            if content.pop("allranks bench") != FORMAT:
+                raise UsageError(f"{path} was saved by another version of allranks: measure again.")
+            rows = [
+                BenchRow(
+                    **{
+                        **row,
+                        "choice": Choice(**row["choice"]),
+                        "link": tuple(row["link"]) if row["link"] else None,
+                        "quartiles": tuple(row["quartiles"]),
+                    }
+                )
+                for row in content.pop("rows")
+            ]
+            return cls(choice=Choice(**content.pop("choice")), rows=rows, **content)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}.") from None
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError):
+            raise UsageError(f"{path} is not a saved bench. Save one with %distributed bench --save {path}.") from None
+
+    def against(self, earlier: BenchResult) -> list[str]:
+        """The changes since `earlier`, one sentence each: ``link 1-2 fell from 0.93 to 0.41 Gbit/s at 64 MiB``.
+
+        A busbw counts as changed if it differs by more than 10 % and the middle halves of both runs' times (between
+        their quartiles) do not overlap. Neighbouring sizes that changed in the same direction share a sentence.
+        """
+        return changes(self, earlier)
+
+    def __str__(self) -> str:
+        return bench_table.text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return bench_table.html(self)

@@ -1,0 +1,69 @@
+"""The result of a bench as a table with the fits and the advice below it: as text, and as HTML without script."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from allranks.units import rate_text, seconds_text, size_text
+
+from .chart import chart
+from .figures import BenchRow
+
+if TYPE_CHECKING:
+    from .bench_result import BenchResult
+
+_HEADINGS = ("wiring", "what", "size", "calls", "min", "median", "p99", "algbw GB/s", "busbw GB/s")
+_WORDS = (0, 1)
+"""Columns of words; the other columns are figures."""
+
+
+def text(result: BenchResult) -> str:
+    lines = [list(_HEADINGS), *map(_cells, result.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join(_padded(row, widths)).rstrip() for row in lines]
+    return "\n".join([_head(result), "", *table, "", *_below(result)])
+
+
+def html(result: BenchResult) -> str:
+    """The table as HTML, with the chart below it."""
+    cell = "padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3);text-align:"
+    align = ["left" if column in _WORDS else "right" for column in range(len(_HEADINGS))]
+
+    def line(tag: str, texts: Sequence[str]) -> str:
+        cells = (f'<{tag} style="{cell}{side}">{escape(text)}</{tag}>' for side, text in zip(align, texts))
+        return f"<tr>{''.join(cells)}</tr>"
+
+    body = "".join(line("td", _cells(row)) for row in result.rows)
+    below = "".join(f'<div style="padding:2px 0">{escape(text)}</div>' for text in _below(result))
+    return (
+        f'<div style="padding:2px 6px"><div style="font-weight:bold;padding:2px 0">{escape(_head(result))}</div>'
+        '<table style="border-collapse:collapse;border:none;margin:0">'
+        f"<thead>{line('th', _HEADINGS)}</thead><tbody>{body}</tbody></table>{below}{chart(result.series)}</div>"
+    )
+
+
+def _head(result: BenchResult) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(result.at))
+    return f'bench · world "{result.name}" · {result.ranks} ranks · float32 · mlx {result.mlx} · {when}'
+
+
+def _below(result: BenchResult) -> list[str]:
+    """The lines below the table: fits, recommendation and notes."""
+    fits = [f"{name}: {line}" for name, line in result.fits.items()]
+    return [*fits, *([result.recommendation] if result.recommendation else []), *result.notes]
+
+
+def _cells(row: BenchRow) -> list[str]:
+    times = map(seconds_text, (row.minimum, row.median, row.p99))
+    bandwidths = map(rate_text, (row.algbw, row.busbw))
+    return [str(row.choice), row.what, size_text(row.nbytes), str(row.calls), *times, *bandwidths]
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [
+        text.ljust(width) if column in _WORDS else text.rjust(width)
+        for column, (text, width) in enumerate(zip(row, widths, strict=True))
+    ]

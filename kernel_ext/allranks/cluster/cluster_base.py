@@ -1,0 +1,430 @@
+"""The base of all parts of `Cluster`: its ranks, the checks before a request to them, and the requests."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from allranks.errors import (
+    Busy,
+    CannotTravel,
+    CellInterrupted,
+    NoAnswer,
+    NoCluster,
+    RankError,
+    UsageError,
+    WorldBroken,
+    WouldHang,
+)
+from allranks.head.cell.outcome import invalid_text
+from allranks.head.cell.still_busy import WAITED_FOR
+from allranks.head.state.advice import HEALS, died_text, kill_text, typed_ranks
+from allranks.head.state.make_views import also_lacking, state_of, unfinished
+from allranks.head.world.change import pending_text
+from allranks.head.world.ranks import A, Ranks
+from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.messages.requests import Pending, Question
+from allranks.messages.wire import Buffer
+from allranks.notebook.notify import Notifier
+from allranks.notebook.stop import Stop, undisturbed
+from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
+from allranks.notebook.watch import Watch
+from allranks.settings import Settings
+from allranks_backends.plan import Host, rank_label
+from allranks_backends.views import Snapshot
+
+if TYPE_CHECKING:
+    from allranks.head.state.known_rank import Rank
+    from allranks.head.state.logged import Logged
+    from allranks.head.state.monitor import Monitor
+
+    from .cell import Cell
+
+Answered: TypeAlias = Reply[A] | RequestFailed
+"""The reply of a rank, or the error that it raised instead."""
+FREED_WITHIN = 5.0
+"""Seconds that a cell waits for ranks that are still ending the previous cell, if that cell broke the world."""
+DEATH_KNOWN_WITHIN = 0.5
+"""Seconds after the end of a connection until the death of its rank is known, if the rank died."""
+PENDING_WITHIN = 20.0
+"""Seconds that an idle rank gets to name its pending variables; a stopped or dead rank is noticed sooner."""
+ENDED_KNOWN_WITHIN = 10.0
+"""Seconds in which ranks report to an attaching notebook how their cells ended."""
+REPLAY_WITHIN = 3.0
+"""Seconds that a cell waits for ranks that still enter collectives to unblock others."""
+NOT_UP = (
+    "no cluster is up ({!r} is {}). Start one with %distributed up -n 4, and use allranks.current(). In a script, "
+    "call up()."
+)
+
+
+_clusters: weakref.WeakSet[ClusterBase] = weakref.WeakSet()
+_of_the_parent: list[Ranks] = []
+"""In a forked process: objects whose collection would end the parent's ranks or close its sockets."""
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked process, mark all clusters as down: only the process that started a cluster ends it."""
+    for cluster in list(_clusters):
+        if (ranks := cluster._ranks) is not None:
+            ranks.let_go()
+            _of_the_parent.append(ranks)
+            cluster._ranks = cluster._client = None
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+class ClusterBase:
+    """The ranks of a cluster, and requests to them."""
+
+    def __init__(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
+        self.name = settings.name
+        self._settings, self._hosts, self._backend_name = settings, list(hosts), backend
+        self.check, self.ordered = settings.options.check, settings.options.ordered
+        self._ranks: Ranks | None = None
+        self._client: Any = None
+        self._monitor: Monitor | None = None
+        """What the ranks have reported; kept after `down`."""
+        self._cells = itertools.count(1)
+        self._following: list[Cell] = []
+        self._formed_late = ""
+        """A note for the next cell on a world that could not be re-formed when the previous cell ended."""
+        self._changing = threading.RLock()
+        """Held while the world is changed: clicks in a dashboard are handled in another thread."""
+        self._starting = threading.Lock()
+        """Held from the first check of a cell until it is sent to every rank, and while the ranks are started."""
+        self._pushing = threading.Lock()
+        """Held during a push: a rank can hold the unbound variables of only one push."""
+        self.notifier: Notifier | None = None
+        """Notifies the user of long cells that have ended, and of cells that hang."""
+        self.saves_to: str | None = None
+        """The folder to which `begin_save` is still writing; None otherwise."""
+        self._saving = threading.Lock()
+        """Held during a save or a load: a rank can hold only one snapshot, or the loaded values of one state."""
+        self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
+        _clusters.add(self)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self._hosts)
+
+    @property
+    def local(self) -> bool:
+        """Whether all ranks run on this machine."""
+        return all(host.local for host in self._hosts)
+
+    @property
+    def backend(self) -> str:
+        """The collective runtime in use; ``auto`` before `up` has chosen."""
+        return self._backend_name
+
+    @property
+    def connections(self) -> int:
+        """TCP connections per ring link."""
+        return self._settings.options.connections
+
+    @property
+    def state(self) -> str:
+        """``down``, ``starting``, ``whole``, ``broken``, or ``incomplete`` if a change of the world did not finish."""
+        return state_of(self._ranks.monitor) if self._ranks is not None else "down"
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The current state of the cluster, its hosts, ranks and links."""
+        ranks = self._ranks  # another thread may call `down` meanwhile
+        if ranks is None:
+            return Snapshot(self.name, self.backend, "down", 0, ())
+        return ranks.monitor.snapshot()
+
+    def _up(self) -> Ranks:
+        """The living ranks. Raises NoCluster if the cluster is down or still starting."""
+        if self._ranks is None or self._ranks.monitor.state == "starting":
+            raise NoCluster(NOT_UP.format(self.name, self.state))
+        return self._ranks
+
+    @property
+    def _logs(self) -> Logged:
+        if self._monitor is None:
+            raise NoCluster(NOT_UP.format(self.name, "down"))
+        return self._monitor.logged
+
+    def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
+        """Return these ranks sorted, without repetition; all ranks for None. Raises UsageError for an invalid rank."""
+        if ranks is None:
+            return list(range(self.size))
+        given: Any = ranks.tolist() if hasattr(ranks, "tolist") else ranks
+        try:
+            chosen = sorted({operator.index(rank) for rank in (given if isinstance(given, Iterable) else [given])})
+        except TypeError:
+            raise UsageError(f"invalid ranks {ranks!r}: use a number or several, such as 0 or [0, 2].") from None
+        if not chosen:
+            raise UsageError("no ranks given.")
+        if absent := [rank for rank in chosen if not 0 <= rank < self.size]:
+            there = "only rank 0" if self.size == 1 else f"ranks 0-{self.size - 1}"
+            raise UsageError(f"no {rank_label(absent)}: this world has {there}")
+        return chosen
+
+    # Checks before a cell or a request.
+
+    def _whole(self) -> Ranks:
+        ranks = self._up()
+        if ranks.monitor.state == "broken" and not any(rank.dead for rank in ranks.monitor.ranks):
+            # Ranks that a stop has just unblocked are done with their cell in a moment.
+            ranks.monitor.wait(lambda: not ranks.monitor.busy(range(self.size)), FREED_WITHIN)
+            self._await_stopped(ranks.monitor, range(self.size))
+        with self._changing:
+            if self._can_form_anew(ranks):  # the last rank was unblocked only after the prompt had returned
+                with undisturbed():
+                    self._formed_late = f"Before this cell: {self._form_anew(ranks)}"
+        self._refuse_if_broken(ranks)
+        return ranks
+
+    def _can_form_anew(self, ranks: Ranks) -> bool:
+        """Whether the world is broken, and every rank is alive, idle, and has its variables."""
+        if ranks.monitor.state != "broken" or ranks.owed or any(rank.dead for rank in ranks.monitor.ranks):
+            return False
+        return not ranks.monitor.busy(range(self.size))
+
+    def _form_anew(self, ranks: Ranks) -> str:
+        """Re-form the world in place; returns a message for the user on their variables. Raises CannotStart."""
+        started = time.monotonic()
+        ranks.form_again()
+        text = f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
+        left = pending_text(ranks.monitor.left_pending, self.size)
+        text = f"{text[:-1]}, but {left}." if left else text
+        invalid = {rank.rank: rank.invalid for rank in ranks.monitor.ranks}
+        for rank in ranks.monitor.ranks:
+            rank.invalid = ()
+        return f"{text} {invalid_text(invalid)}".strip()
+
+    def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
+        """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""
+        self._refuse_if_busy(self._whole(), chosen)
+        return self._whole()  # a cell that was waited for may have broken the world
+
+    def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int], in_steps: bool = False) -> None:
+        """Raise Busy if some of the `chosen` ranks run a cell; with `in_steps`, only for cells without steps."""
+        # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
+        monitor = ranks.monitor
+        monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
+        self._await_stopped(monitor, chosen, in_steps)
+        if busy := _busy(monitor, chosen, in_steps):
+            snapshot = ranks.monitor.snapshot()
+            doing = "; ".join(f"rank {rank.rank} {snapshot.ranks[rank.rank].doing}" for rank in busy[:4])
+            numbers, verb = [rank.rank for rank in busy], "is" if len(busy) == 1 else "are"
+            advice = "or stop it with %distributed interrupt."
+            if ranks.monitor.interrupted.issuperset((rank.rank, rank.cell) for rank in busy):
+                advice = f"since it was stopped already. To replace instead: {kill_text(numbers)}."
+            steps = " A loop that calls log(...) or allranks.end_step() answers after each step."
+            hint = steps if in_steps else ""
+            raise Busy(
+                f"{rank_label(numbers)} {verb} still busy with an earlier cell ({doing}). Wait for it, {advice}{hint}"
+            )
+
+    def _await_stopped(self, monitor: Monitor, chosen: Sequence[int], in_steps: bool = False) -> None:
+        """Wait for those whose cell was stopped: a call into MLX or C cannot be interrupted. Raises CellInterrupted."""
+        until, stop = time.monotonic() + WAITED_FOR, Stop()
+
+        def ending() -> list[int]:
+            busy = {rank.rank: rank.cell for rank in _busy(monitor, chosen, in_steps)}
+            return list(busy) if monitor.interrupted.issuperset(busy.items()) else []
+
+        if not (left := ending()):
+            return
+
+        def done() -> bool:
+            return monitor.wait(lambda: not ending(), SHOW_EVERY) or time.monotonic() > until
+
+        def line(rank: int) -> str:
+            return f"{monitor.snapshot().ranks[rank].doing}, in the cell that was stopped" if rank in ending() else ""
+
+        doing = monitor.snapshot().doing(left)
+        try:
+            with stop.noted():
+                wait_and_show(done, left, line, stop.raise_if_pressed)
+        except KeyboardInterrupt:
+            raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
+
+    def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
+        """Raise WouldHang if `code` would evaluate on the `chosen` ranks what all ranks must compute together."""
+        for rank, answer in ranks.ask(chosen, Pending(code)).items():
+            try:
+                names = answer.result(PENDING_WITHIN).answer.names
+            except (TimeoutError, ConnectionError, RequestFailed):
+                continue
+            if names:
+                state = "is not evaluated yet: it needs" if len(names) == 1 else "are not evaluated yet: they need"
+                raise WouldHang(
+                    f"{', '.join(names)} on rank {rank} {state} a collective, which all ranks "
+                    f"must enter. Run the cell on all ranks, or first run mx.eval({', '.join(names)}) on all ranks."
+                )
+
+    def _refuse_if_broken(self, ranks: Ranks) -> None:
+        if state_of(ranks.monitor) == "incomplete":
+            raise WorldBroken(unfinished(ranks.owed))
+        if ranks.monitor.state == "broken":
+            heals = (
+                f"{HEALS} and re-forms the world; the other ranks keep their variables.{also_lacking(ranks.monitor)}"
+                if ranks.monitor.alive()
+                else "%distributed heal starts them again, without variables."
+            )
+            dead = died_text(ranks.monitor.ranks) or "a collective was aborted"
+            raise WorldBroken(f"the world is broken: {dead}. {heals}")
+
+    def await_ended_cells(self) -> None:
+        """After `attach`: wait, at most 10 s, for ranks to report cells that ended while no notebook was attached."""
+        monitor = self._up().monitor
+        everybody = range(len(monitor.ranks))
+        monitor.wait(lambda: all(rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
+
+    def let_go(self) -> None:
+        """Leave the ranks running when this process ends, so that another process can attach."""
+        self._up().let_go()
+
+    # Requests.
+
+    def _ask_all(
+        self,
+        question: Question[A],
+        ranks: Sequence[int] | int | None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        in_steps: bool = False,
+    ) -> dict[int, Future[Reply[A]]]:
+        """Ask all of `ranks` that are not dead; `_all_replies` names the dead ones. Raises WorldBroken and Busy.
+
+        With `in_steps`, ranks whose cell has ended a step (`log`, `end_step`) do not count as busy.
+        """
+        chosen = self.choose_ranks(ranks)
+        # In a broken world, the variables of the living ranks can still be fetched.
+        living = self._up()
+        alive = [rank for rank in chosen if not living.monitor.ranks[rank].dead]
+        self._refuse_if_busy(living, alive, in_steps)
+        asked = living.ask(chosen, question, buffers)
+        if not asked:
+            self._refuse_if_broken(living)
+        return asked
+
+    def _dead(self, ranks: Sequence[int] | int | None) -> dict[int, str]:
+        """Map the dead ones of `ranks` to the cause of their death."""
+        known = self._up().monitor.ranks
+        return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
+
+    def _refuse_dead(self, chosen: Sequence[int], others: Callable[[Collection[int]], str] = lambda _ranks: "") -> None:
+        """Raise WorldBroken if all `chosen` ranks are dead; if some are, NoAnswer with a sentence on the `others`."""
+        dead = self._dead(chosen)
+        if not dead:
+            return
+        living = [rank for rank in chosen if rank not in dead]
+        if not living:
+            self._refuse_if_broken(self._up())
+        answered = others(living) if living else ""
+        causes = died_text(self._up().monitor.ranks[rank] for rank in dead)
+        raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}.")
+
+    def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
+        """Return the replies, and the ranks that do not answer. Raises WorldBroken if one died meanwhile."""
+        replies, silent = dict[int, Answered[A]](), list[int]()
+        stop = Stop()
+        try:
+            # An exception raised within `wait` could leave locks held for which the lifeline's thread would wait.
+            with stop.noted():
+                wait_for_values(asked, self._moved, stop.raise_if_pressed)
+        except KeyboardInterrupt:
+            raise self._stopped(asked) from None
+        for rank, answer in asked.items():
+            try:
+                replies[rank] = answer.result()
+            except RequestFailed as error:
+                replies[rank] = error
+            except ConnectionError:
+                silent.append(rank)
+        if silent and self._ranks is not None:
+            monitor = self._ranks.monitor
+            # A connection closes with its process; the parent process reports the death a moment later.
+            known = monitor.ranks
+            monitor.wait(lambda: all(rank >= len(known) or known[rank].dead for rank in silent), DEATH_KNOWN_WITHIN)
+        views = self.snapshot.ranks
+        for rank in silent:
+            if rank >= len(views) or views[rank].state == "dead":
+                if rank >= len(views):
+                    what = "it was removed" if views else "the cluster went down"
+                    raise WorldBroken(f"rank {rank} ended in the meantime: {what}.")
+                cause = views[rank].cause
+                raise WorldBroken(f"rank {rank} ended in the meantime: {cause}. {HEALS}.")
+        return replies, silent
+
+    def _moved(self, rank: int) -> tuple[int, int]:
+        """Return how many bytes of large values have moved from and to a rank, and how many there are."""
+        ranks = self._ranks
+        if ranks is None or rank >= len(ranks.monitor.ranks):
+            return (0, 0)
+        return ranks.lifeline.moved(ranks.monitor.ranks[rank].uuid)
+
+    def _stopped(self, asked: Mapping[int, Future[Reply[A]]]) -> CellInterrupted:
+        """After Ctrl-C, cancel the requests, which ends transfers of their values; returns the error to raise."""
+        left = [rank for rank, answer in asked.items() if answer.cancel()]
+        done = [rank for rank in asked if rank not in left]
+        others = f"; {rank_label(done)} had" if done else ""
+        return CellInterrupted(f"stopped before {rank_label(left)} had answered{others}" if left else "")
+
+    def _all_replies(
+        self,
+        asked: Mapping[int, Future[Reply[A]]],
+        ranks: Sequence[int] | int | None,
+        others: Callable[[Collection[int]], str] = lambda _ranks: "",
+    ) -> dict[int, Answered[A]]:
+        """Return all replies. Raises NoAnswer, with a sentence on the `others`, if some ranks are silent or dead."""
+        dead = self._dead(ranks)
+        replies, silent = self._replies(asked)
+        if silent:
+            raise no_answer(silent, others(replies) if replies else "")
+        if dead:
+            self._refuse_dead(self.choose_ranks(ranks), others)
+        return replies
+
+    def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
+        """Return the reply, or raise the rank's error: CannotTravel, UsageError for an unknown name, RankError."""
+        if isinstance(reply, RequestFailed):
+            if reply.kind == "CannotTravel":
+                raise CannotTravel(f"rank {rank}: {name}: {reply}")
+            if reply.kind == "NameError":
+                raise UsageError(str(reply))
+            raise RankError(f"rank {rank}: {name}: {reply.kind}: {reply}", reply.traceback)
+        return reply
+
+
+def unsaid(_line: str) -> None:
+    """Ignore a line of progress."""
+
+
+def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
+    """The error that names the `silent` ranks, with a sentence on the `others`."""
+    return NoAnswer(
+        f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding (stopped, or unreachable). {others}"
+        f"{' ' if others else ''}Try again when %distributed status no longer shows 'stopped'. To replace instead: "
+        f"{kill_text(silent)}."
+    )
+
+
+def for_others(verb: str, what: str, *, least: int = 1) -> Callable[[Collection[int]], str]:
+    """Make a function for the sentence on the other ranks: ``For the others: %distributed pull x -r 0.``
+
+    It returns an empty text for fewer than `least` ranks.
+    """
+    text = f"For the others: %distributed {verb} {what} -r "
+    return lambda ranks: f"{text}{typed_ranks(ranks)}." if len(ranks) >= least else ""
+
+
+def _busy(monitor: Monitor, chosen: Sequence[int], in_steps: bool) -> list[Rank]:
+    """The `chosen` ranks that run a cell; with `in_steps`, only those that would not answer after a step."""
+    return [rank for rank in monitor.busy(chosen) if not (in_steps and rank.ends_steps)]

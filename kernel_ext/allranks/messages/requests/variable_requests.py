@@ -1,0 +1,144 @@
+"""Requests about the values of the user's variables, and their checkpoints."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from .request import Answer, Nothing, Question
+from .world_requests import Names
+
+
+class Push(Question[Names]):
+    """Load the dict in the buffers, and hold its variables until `DecidePush`. Replaces an earlier undecided push."""
+
+    runs = "main"
+    push: int = 0
+    """Identifies the push."""
+
+
+class DecidePush(Question[Nothing]):
+    """Bind the variables of this `push`, which fails if the rank does not hold them, or drop them."""
+
+    runs = "main"
+    push: int
+    bind: bool
+
+
+class Pull(Question[Nothing]):
+    """Return the value of a dotted path in the buffers; with `computed_only`, only if its arrays are evaluated."""
+
+    runs = "main"
+    in_steps = True
+    name: str
+    computed_only: bool = False
+
+
+class Described(Struct, kw_only=True):
+    """A variable, or a leaf of one, without its value."""
+
+    type: str
+    shape: list[int] | None = None
+    dtype: str | None = None
+    nbytes: int | None = None
+    """Total bytes of all arrays in it."""
+    checksum: int | None = None
+    """CRC-32 of its content; None if the content cannot be compared."""
+    pending: bool = False
+
+
+class Variable(Described, kw_only=True):
+    name: str
+    invalid: bool = False
+    """Whether its value depends on an aborted collective."""
+
+
+class Leaf(Described, kw_only=True):
+    path: str
+    """The path of the leaf, such as ``['layers'][0]['weight']``."""
+
+
+class Variables(Answer):
+    variables: list[Variable]
+
+
+class Describe(Question[Variables]):
+    """Describe the user's variables, or only `names`; evaluates nothing. While a cell runs, without checksums."""
+
+    runs = "main"
+    in_steps = True
+    names: list[str]
+
+
+class Leaves(Answer):
+    leaves: list[Leaf]
+
+
+class DescribeLeaves(Question[Leaves]):
+    """Describe the leaves of one variable; evaluates nothing."""
+
+    runs = "main"
+    name: str
+
+
+class PullLeaf(Question[Nothing]):
+    """Return the value of one leaf in the answer's buffers."""
+
+    runs = "main"
+    name: str
+    path: str
+
+
+# Checkpoints
+
+
+class Saved(Answer):
+    left: list[str]
+    """Names that cannot be pickled."""
+    failed: dict[str, str]
+    """Names that can be pickled but could not be loaded again, and why."""
+    invalid: list[str]
+    unsure: list[str] = field(default_factory=list)
+    """Names that the blocked cell has set, so that their values may be incomplete."""
+
+
+class Save(Question[Saved]):
+    """Write the user's variables to a file on the rank's host; without a `path`, to the answer's buffers.
+
+    Variables that no other process could load are written to the file `aside`, if given.
+    """
+
+    runs = "main"
+    path: str | None = None
+    aside: str | None = None
+
+
+class Rescue(Question[Saved]):
+    """Same as `Save` while the main thread is blocked for good; without variables that the blocked cell has set."""
+
+    runs = "thread"
+    path: str
+    aside: str | None = None
+
+
+class Loaded(Answer):
+    failed: dict[str, str]
+    """Names that could not be loaded, and why."""
+
+
+class Load(Question[Loaded]):
+    """Load the variables that `Save` wrote to `path`, or into the buffers.
+
+    Removes the file if all variables were loaded, unless `keep` is set.
+    """
+
+    runs = "main"
+    path: str | None = None
+    keep: bool = False
+    invalid: list[str] = field(default_factory=list)
+    """Names to mark as invalid."""
+
+
+class Drop(Question[Nothing]):
+    """Remove a file that `Save` wrote, and its folder if that is then empty."""
+
+    path: str

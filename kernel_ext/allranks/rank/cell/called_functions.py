@@ -1,0 +1,142 @@
+"""Calls a function, from the notebook or from a module, in a cell on this rank.
+
+The function and its arguments arrive over the lifeline before the cell (`Calls.keep`). The cell's code (`CODE`) only
+calls `carry_out`. While the function runs, it replaces the cell's code: line numbers refer to the function's file, its
+globals tell the user's frames from a library's, and tracebacks show none of the frames that called it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from allranks.messages import pickle_values
+from allranks.messages.cell_options import CallKind
+from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.world.given_names import GivenNames
+
+CAME = "__allranks_came__"
+"""Attribute that marks functions and classes that were sent with a call."""
+GIVEN = "__allranks_given__"
+"""Key in a module's globals for the set of names that this module has assigned in them."""
+
+Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
+
+
+class Calls:
+    """The functions that this rank was sent; each process has one `Calls`."""
+
+    current: Calls
+
+    def __init__(self, cell: RunningCell, user_ns: dict[str, Any], given: GivenNames, shell: Callable[[], Any]) -> None:
+        self._cell, self._user_ns, self._given, self._shell = cell, user_ns, given, shell
+        self._sent: dict[int, Sequence[Any]] = {}
+        self._brought: dict[str, Any] = {}
+        """The functions and classes that were sent with calls, by the names they were given."""
+        self.returned: list[Any] | None = None
+        """The value that the running cell's function returned, in a list; None until then, and if it calls none."""
+        Calls.current = self
+
+    def keep(self, number: int, buffers: Sequence[Any]) -> None:
+        """Keep the function that cell `number` is to call; the cell itself arrives later."""
+        self._sent[number] = buffers
+
+    def begin_cell(self, number: int) -> None:
+        """Discard functions that were sent for earlier cells that never arrived."""
+        self.returned = None
+        for sent in [sent for sent in self._sent if sent < number]:
+            self._sent.pop(sent, None)
+
+    def left_here(self, value: Any) -> str:
+        """Keep the function's result, which cannot be sent, in a variable, and return a sentence that names it."""
+        if self.returned is None:
+            return ""
+        hook = self._shell().displayhook
+        hook.update_user_ns(value)
+        # The user's own variable `_`, such as a loop's, is left alone.
+        own = self._user_ns.get("_") is not value
+        return f" It was kept on the rank as the variable _{hook.prompt_count if own else ''}."
+
+    def loaded(self) -> Call:
+        """Load the running cell's function and arguments; its file becomes the cell's. Raises CannotTravel."""
+        try:
+            sources, *buffers = self._sent.pop(self._cell.number)
+            (function, args, kwargs), companions = pickle_values.unpack_call(buffers)
+        except Exception as error:
+            raise pickle_values.CannotTravel(
+                f"the function or its arguments could not be loaded on this rank ({type(error).__name__}: {error}). "
+                "Modules that they come from must be importable there."
+            ) from None
+        self._bring(companions)
+        places = {file: self._place(file, *about) for file, about in pickle_values.unpack([sources]).items()}
+        plain = pickle_values.python_function(function)
+        if plain is not None:
+            file = plain.__code__.co_filename
+            self._cell.enter(file, places.get(file, os.path.basename(file)), plain.__globals__)
+            self._give_names(plain.__globals__)
+        return function, args, kwargs
+
+    def _bring(self, companions: Mapping[str, Any]) -> None:
+        """Define the names that a function uses, again if an earlier call brought them; names bound by cells stay."""
+        names = self._user_ns
+        for name, code in companions.items():
+            if name not in names or _is_marked(names[name]) or names[name] is self._brought.get(name):
+                names[name] = self._brought[name] = code
+                if getattr(code, "__module__", None) == "__main__":  # a library's code is shared with other code
+                    _mark(code)
+
+    def _place(self, file: str, text: str, count: int | None) -> str:
+        """Return the name of `file` in messages, and add its `text` to Python's `linecache` if the file is not here.
+
+        `count` is the number of the notebook's cell if `file` is the name of its code, and None otherwise.
+        """
+        if text and not linecache.getlines(file):
+            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        if count is None:
+            return os.path.basename(file)
+        self._shell().compile._filename_map[file] = count  # IPython's tracebacks (9.18) look it up here
+        return f"In[{count}]"
+
+    def _give_names(self, names: dict[str, Any]) -> None:
+        """Add a rank's given names to the globals of a function from a module, as far as they lack them."""
+        if names is self._user_ns:
+            return
+        given = names.setdefault(GIVEN, set())
+        for name, value in self._given.all().items():
+            if name not in names or name in given:
+                names[name] = value
+                given.add(name)
+
+
+def _mark(value: Any) -> None:
+    """Mark a function or class as sent with a call; the mark stays with the object, even through restarts."""
+    with suppress(AttributeError, TypeError):
+        setattr(value, CAME, True)
+
+
+def _is_marked(value: Any) -> bool:
+    return CAME in getattr(value, "__dict__", ())  # a class that a cell derives from a marked one is the cell's own
+
+
+def carry_out() -> None:
+    """Call the function of the running cell."""
+    __tracebackhide__ = True
+    function, args, kwargs = Calls.current.loaded()
+    Calls.current.returned = [function(*args, **kwargs)]
+
+
+async def carry_out_async() -> None:
+    """Call and await the coroutine function of the running cell."""
+    __tracebackhide__ = True
+    function, args, kwargs = Calls.current.loaded()
+    Calls.current.returned = [await function(*args, **kwargs)]
+
+
+CODE: Mapping[CallKind, str] = {
+    "function": f'__import__("{__name__}", fromlist="*").{carry_out.__name__}()',
+    "coroutine function": f'await __import__("{__name__}", fromlist="*").{carry_out_async.__name__}()',
+}
+"""The code of a cell that calls the function it was sent."""

@@ -1,0 +1,152 @@
+"""How many resources a device gives out, and whether it takes back those of a process that has ended."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+from allranks.messages.events.probe_answers import Answer, Given
+from allranks.rank.world.jaccl.rdma_verbs import Verbs
+from allranks.rank.world.jaccl.verbs_check import made, made_pair
+from allranks.rank.world.shared_libraries import NotInPlace
+
+from .devices import opened
+
+MOST = 256
+"""Counting ends here: a device of another maker may have millions."""
+NEEDED = {"queue pairs": 1, "memory regions": 64, "protection domains": 1, "completion queues": 1}
+"""What a mesh of MLX (0.32.4) makes on a device for each peer."""
+FREED_WITHIN = 4.0
+"""Seconds that a device gets to take back the resources of a process."""
+HOLDS = "holds"
+"""The line that a process writes once it has one resource of each kind."""
+_PAGE = 4096
+_LOCAL_WRITE = 1
+
+Counts = Mapping[str, int]
+
+
+def ask_limits(verbs: Verbs) -> Iterator[Answer]:
+    try:
+        with opened(verbs) as context:
+            most = counted(verbs, context)
+            again = counted(verbs, context)
+    except NotInPlace as error:
+        yield Answer("limits", "not asked", str(error))
+        return
+    short = [kind for kind, needed in NEEDED.items() if most[kind] < needed]
+    said = "; ".join(f"{kind}: {_figure(count)}" for kind, count in most.items())
+    yield Answer("limits", "no" if short else "yes", said, dict(most))
+    lost = _fewer(most, again)
+    yield Answer("freed one by one", "no" if lost else "yes", _described(most, again, lost))
+
+
+def ask_exit(verbs: Verbs) -> Iterator[Answer]:
+    yield _freed(verbs, "freed by exit", None)
+
+
+def ask_sigterm(verbs: Verbs) -> Iterator[Answer]:
+    yield _freed(verbs, "freed by sigterm", signal.SIGTERM)
+
+
+def ask_sigkill(verbs: Verbs) -> Iterator[Answer]:
+    yield _freed(verbs, "freed by sigkill", signal.SIGKILL)
+
+
+def hold(verbs: Verbs) -> None:
+    """Make one resource of each kind, write `HOLDS`, and exit normally once stdin closes, without freeing them."""
+    memory = ctypes.create_string_buffer(_PAGE)
+    stack = ExitStack()
+    context = stack.enter_context(opened(verbs))
+    domain = made(verbs, stack, "alloc_pd", context)
+    made_pair(verbs, stack, domain, made(verbs, stack, "create_cq", context, 8, None, None, 0))
+    made(verbs, stack, "reg_mr", domain, ctypes.addressof(memory), _PAGE, _LOCAL_WRITE)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stack))  # so that Python does not free it at exit either
+    print(HOLDS, flush=True)
+    sys.stdin.read()
+
+
+def counted(verbs: Verbs, context: int) -> Counts:
+    """How many resources of each kind can be made alone, with those that they need, up to `MOST`. Frees them all."""
+    return {
+        "queue pairs": _count(verbs, context, "create_qp"),
+        "memory regions": _count(verbs, context, "reg_mr"),
+        "protection domains": _count(verbs, context, "alloc_pd"),
+        "completion queues": _count(verbs, context, "create_cq"),
+    }
+
+
+def _count(verbs: Verbs, context: int, make: str) -> int:
+    memory = ctypes.create_string_buffer(_PAGE)
+    count = 0
+    with ExitStack() as stack:
+        try:
+            domain = made(verbs, stack, "alloc_pd", context) if make in ("create_qp", "reg_mr") else 0
+            queue = made(verbs, stack, "create_cq", context, 2 * MOST, None, None, 0) if make == "create_qp" else 0
+            while count < MOST:
+                if make == "create_qp":
+                    made_pair(verbs, stack, domain, queue)
+                elif make == "reg_mr":
+                    made(verbs, stack, make, domain, ctypes.addressof(memory), _PAGE, _LOCAL_WRITE)
+                elif make == "alloc_pd":
+                    made(verbs, stack, make, context)
+                else:
+                    made(verbs, stack, make, context, 8, None, None, 0)
+                count += 1
+        except NotInPlace:
+            pass  # that was the last one
+    return count
+
+
+def _freed(verbs: Verbs, question: str, ends: signal.Signals | None) -> Answer:
+    """Whether a device has as many resources as before, after a process that held one of each has ended by `ends`."""
+    try:
+        before = _now(verbs)
+        if not _held_and_ended(verbs, ends):
+            return Answer(question, "not asked", "a second process could not make one of each")
+        until = time.monotonic() + FREED_WITHIN
+        while (lost := _fewer(before, after := _now(verbs))) and time.monotonic() < until:
+            time.sleep(FREED_WITHIN / 10)
+    except NotInPlace as error:
+        return Answer(question, "not asked", str(error))
+    if all(count >= MOST for count in before.values()):
+        return Answer(question, "not asked", f"no limit below {MOST} is there of which one could be missing")
+    given: Given = "no" if lost else "yes"
+    return Answer(question, given, _described(before, after, lost), dict.fromkeys(lost, 1))
+
+
+def _now(verbs: Verbs) -> Counts:
+    with opened(verbs) as context:
+        return counted(verbs, context)
+
+
+def _held_and_ended(verbs: Verbs, ends: signal.Signals | None) -> bool:
+    command = [sys.executable, "-m", "allranks.rank.probe", "hold", verbs.library._name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        held = process.stdout.readline().strip() == HOLDS
+        if held and ends is not None:
+            process.send_signal(ends)
+        process.stdin.close()
+        process.wait()
+    return held
+
+
+def _fewer(before: Counts, after: Counts) -> list[str]:
+    return [kind for kind, count in before.items() if after[kind] < count]
+
+
+def _described(before: Counts, after: Counts, lost: list[str]) -> str:
+    if lost:
+        return "; ".join(f"{kind}: {after[kind]} of {before[kind]} are left" for kind in lost)
+    unknown = [kind for kind, count in before.items() if count >= MOST]
+    return f"not known of {', '.join(unknown)}: no limit below {MOST}" if unknown else ""
+
+
+def _figure(count: int) -> str:
+    return f"{MOST} or more" if count >= MOST else str(count)

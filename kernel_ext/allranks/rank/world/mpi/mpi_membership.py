@@ -1,0 +1,96 @@
+"""A rank's membership in MPI: it joins one world after another, and handles calls that failed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from allranks.messages.host_messages import RankConfig
+from allranks.messages.requests import Form
+from allranks.rank.collectives.aborted import FAILED
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.world.rendezvous import time_limit
+from allranks.rank.world.shared_libraries import NotInPlace
+
+from .mpi_in_place import MpiInPlace
+
+
+class MpiMember:
+    def __init__(self, config: RankConfig, ledger: Ledger, break_failed: Callable[[], None]) -> None:
+        """`break_failed` breaks the world after one of its collectives has failed."""
+        self._config, self._ledger, self._break_failed = config, ledger, break_failed
+        self._in_place: MpiInPlace | None = None
+        """The MPI state of this process, once MLX calls MPI through our functions."""
+        self.not_in_place = ""
+        """Why collectives of MPI cannot be aborted here, as a clause."""
+        self._failing = threading.RLock()  # reentrant: a signal handler may need it while the main thread has it
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether MPI's collectives can be aborted here, so that the other ranks survive the end of this one."""
+        return self._in_place is not None and not self.not_in_place
+
+    def give_up(self, because: str) -> None:
+        """Abort no collectives of this world, since other ranks cannot."""
+        self.not_in_place = self.not_in_place or because
+
+    def communicator(self, backend: str) -> Any:
+        """See `membership.communicator`; the world runs on `backend`."""
+        if self._in_place is not None:
+            return self._in_place.communicator
+        if not self.not_in_place:  # `enter` was never called
+            raise RuntimeError(f"there is no communicator of MPI: this world runs on {backend}")
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD
+
+    def enter(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> MpiInPlace | None:
+        """Make MLX join the communicator of this world; returns None where MPI's collectives cannot be aborted.
+
+        Raises RuntimeError with MPI's own message or once `is_stopped` returns True, and TimeoutError.
+        """
+        late = f"the ranks did not form the next world of MPI within {request.timeout:g} s"
+        with time_limit(request.timeout, late):
+            if self._in_place is not None:
+                self._in_place.next_world(request.rank, request.spawn, is_stopped)
+            else:
+                self._begin(mx, request, is_stopped)
+        if self._in_place is None or self.not_in_place:
+            return None
+        self._in_place.take_failed()
+        return self._in_place
+
+    def _begin(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> None:
+        if (folder := self._config.shared_memory) is not None:
+            os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", folder)
+        try:
+            self._in_place = MpiInPlace(mx, Path(self._config.directory))
+        except NotInPlace as error:
+            self.not_in_place = str(error)
+            # Else a collective with a dead rank would return, and MLX would take the memory's content for its result.
+            os.environ["OMPI_MCA_mpi_ft_enable"] = "0"  # noqa: SIM112, Open MPI's name
+            return
+        self._in_place.join_parents(request.rank, is_stopped)
+        self._ledger.aborted.on_failure = self.failed
+        if not self._in_place.is_tolerant:
+            self.not_in_place = "mpirun runs without fault tolerance (--with-ft ulfm)"
+
+    def failed(self) -> None:
+        """Handle an MPI error that made a result of MLX invalid. Called in the agent's thread or the main thread."""
+        assert self._in_place is not None
+        ledger = self._ledger
+        with self._failing:
+            if not FAILED[0]:
+                return  # the other thread has noted it
+            of_this_world, newest = FAILED[0] & 2, ledger.last()
+            if of_this_world and newest is not None:
+                ledger.aborted.note(newest, ledger.in_flight(), None)
+            else:
+                ledger.aborted.note_earlier()
+            # Reset only now: a thread that finds `FAILED` zero looks no further.
+            of_this_world |= self._in_place.take_failed() & 2
+        if of_this_world:
+            self._break_failed()
