@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import allranks
-from allranks.machine.free_ports import free_ports
+from allranks.machine.tcp_ports import free_ports
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend, this_platform
 

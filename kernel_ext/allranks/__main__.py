@@ -87,9 +87,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _save_and_end(options)
     if options.command in ("list", "down"):
         try:
-            return (
-                clusters_command.list_clusters(options) if options.command == "list" else clusters_command.end(options)
-            )
+            run = clusters_command.list_clusters if options.command == "list" else clusters_command.end
+            return run(options)
         except KeyboardInterrupt:
             print("allranks: stopped. What still runs: allranks list", file=sys.stderr)
             return 130

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.machine import free_ports
+from allranks.machine import tcp_ports
 from allranks_backends.plan import Host, Placement, Wiring
 from allranks_backends.runtimes.mpi import find_mpirun
 from tests.needs import need
@@ -56,7 +56,7 @@ def mpirun() -> str:
 @pytest.fixture
 def free_ports() -> Callable[[int], tuple[int, ...]]:
     """Ports free a moment ago, below those that outgoing connections of other programs take."""
-    return lambda count: tuple(free_ports.free_ports(count))
+    return lambda count: tuple(tcp_ports.free_ports(count))
 
 
 MLX_LAUNCH = "from mlx._distributed_utils.launch import main; main()"

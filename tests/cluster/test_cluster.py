@@ -32,7 +32,7 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.world import forming
-from allranks.machine.free_ports import free_ports
+from allranks.machine.tcp_ports import free_ports
 from allranks.messages import pickle_values
 from allranks.messages.requests import DecidePush, Push
 from allranks.notebook.watch import Nowhere

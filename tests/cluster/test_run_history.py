@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks.cluster import cells, run_history
+from allranks.cluster import cells, cluster_views, run_history
 from allranks.cluster.run_history import COLUMNS, MOST_RUNS, RunHistory
 from allranks.errors import CellInterrupted, CellTimeout, UsageError
 from allranks.head.state.cell_run import CellRun
@@ -26,7 +26,7 @@ TRAIN = "lr = {lr}\nfor step in range(4):\n    log(loss=lr * step + rank, step=s
 def runs(monkeypatch: pytest.MonkeyPatch) -> RunHistory:
     """Without the runs of other tests."""
     fresh = RunHistory()
-    for module in (cells, run_history, views):
+    for module in (cells, run_history, cluster_views):
         monkeypatch.setattr(module, "RUNS", fresh)
     return fresh
 

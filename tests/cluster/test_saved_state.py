@@ -17,7 +17,7 @@ import mlx.core as mx
 import pytest
 
 from allranks import Cluster
-from allranks.cluster import cells, run_history, saved_state
+from allranks.cluster import cells, cluster_views, run_history, saved_state
 from allranks.cluster.run_history import RunHistory
 from allranks.errors import (
     AllranksError,
@@ -84,7 +84,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], RunHistory]:
 
     def fresh() -> RunHistory:
         history = RunHistory()
-        for module in (cells, run_history, saved_state, views):
+        for module in (cells, run_history, saved_state, cluster_views):
             monkeypatch.setattr(module, "RUNS", history)
         CellCurves._ended.clear()
         return history

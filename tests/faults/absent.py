@@ -15,7 +15,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.cluster.cell_result import CellResult
-from allranks.head.cell import stall
+from allranks.head.cell import stall, unblock_ranks
 from allranks_backends.views import Snapshot
 from tests.waiting import WITHIN, comes_true
 
@@ -60,7 +60,7 @@ def blocked(
 
         assert comes_true(cluster, there, WITHIN), cluster.status()
         with pytest.MonkeyPatch.context() as limits:
-            for module in (stall, unblocking):
+            for module in (stall, unblock_ranks):
                 limits.setattr(module, "AFTER_FAILURE", AT_ONCE)
             go.touch()
             return cell.finish(WITHIN)

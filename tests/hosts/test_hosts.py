@@ -24,7 +24,7 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.start_times import REMOTE
 from allranks.errors import AllranksError, CannotStart, UsageError
-from allranks.hosts.ssh import connection, remote
+from allranks.hosts.ssh import connection, log_in, remote
 from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
 from tests.hosts.oddities import ended
@@ -468,7 +468,7 @@ def test_a_python_that_hangs_is_ended_on_its_host(
     hosts3: Hosts, tmp_path: Path, body: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "STARTS_WITHIN", 2.0)
-    monkeypatch.setattr(reaching, "READY_WITHIN", 12.0)
+    monkeypatch.setattr(log_in, "READY_WITHIN", 12.0)
     (tmp_path / "sitecustomize.py").write_text(NAPS)
     python = python_that(tmp_path, "python-hangs", body.format(naps=tmp_path))
     try:

@@ -49,7 +49,8 @@ def test_a_driver_that_fails_is_no_device(two_gpus: None, tmp_path: Path) -> Non
 
 def test_it_agrees_with_what_mlx_says_of_the_same_machine() -> None:
     """Asked in a process of its own, which must not import mlx."""
-    code = "import sys; from allranks.machine.describe_host import machine; print(machine()); assert 'mlx' not in sys.modules"
+    code = "from allranks.machine.describe_host import machine; print(machine()); "
+    code += "import sys; assert 'mlx' not in sys.modules"
     env = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
     told, mlx = Platform(**eval(done.stdout)), this_platform()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from allranks.machine.free_ports import free_ports, says_port_is_taken, says_transient
+from allranks.machine.tcp_ports import free_ports, says_port_is_taken, says_transient
 
 RING = "import mlx.core as mx; mx.distributed.init(strict=True, backend='ring')"
 

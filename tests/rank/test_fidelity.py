@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks.machine.free_ports import free_ports
+from allranks.machine.tcp_ports import free_ports
 from tests.rank import fidelity_probes
 
 if TYPE_CHECKING:

@@ -784,7 +784,7 @@ def test_a_share_whose_notebook_is_gone_ends(hosts: Hosts, monkeypatch: pytest.M
     offer, offered, _ = hosts.offer()
     with socket.create_connection(offered.ports[0]):
         pass
-    monkeypatch.setattr(share, "FORGOTTEN_AFTER", -1.0)
+    monkeypatch.setattr(share_blocks, "FORGOTTEN_AFTER", -1.0)
 
     def refused() -> bool:
         try:
@@ -888,7 +888,7 @@ def test_many_files_are_written_to_the_disk_together_where_errors_are_reported(
 ) -> None:
     for name in "abc":
         (hosts.model / name).write_bytes(b"1")
-    monkeypatch.setattr(share, "FEW", 2)
+    monkeypatch.setattr(share_blocks, "FEW", 2)
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
     synced, real = list[bool](), share_blocks._sync
 
@@ -896,6 +896,6 @@ def test_many_files_are_written_to_the_disk_together_where_errors_are_reported(
         synced.append(syncfs is not None)
         real(path, syncfs)
 
-    monkeypatch.setattr(share, "_sync", sync)
+    monkeypatch.setattr(share_blocks, "_sync", sync)
     assert hosts.bring("host").state == "whole"
     assert synced == ([True, False] if together else [False] * 4), "and the folder at the end"

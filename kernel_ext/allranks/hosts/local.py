@@ -17,9 +17,9 @@ from typing import IO, Any
 import psutil
 import zmq
 
-from allranks.machine.free_ports import free_ports
 from allranks.machine.identity import identity_of
 from allranks.machine.private_files import write_private
+from allranks.machine.tcp_ports import free_ports
 from allranks.messages.host_messages import Prepare
 
 from .host_process import PipedHost

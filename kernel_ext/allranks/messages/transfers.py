@@ -25,7 +25,7 @@ WINDOW = 16
 
 @dataclass(frozen=True)
 class Kinds:
-    """The message types that one end sends (`messages.events.transfer_events` or `messages.requests.transfer_requests`)."""
+    """The message types that one end sends (`transfer_events` or `transfer_requests`)."""
 
     announced: Callable[[int, bytes, list[int]], Any]
     part: Callable[[int], Any]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from allranks.errors import CannotStart, HostCause
 from allranks.head.state.monitor import Monitor
-from allranks.machine.free_ports import says_transient
+from allranks.machine.tcp_ports import says_transient
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.open_questions import LOST, Reply, RequestFailed
 from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn, StopForming

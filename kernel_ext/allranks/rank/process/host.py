@@ -210,7 +210,7 @@ class HostProcess:
             case Runs():
                 return HostAnswer(0, pid=_if_running(order.pid))
             case Ports():
-                from allranks.machine.free_ports import free_ports
+                from allranks.machine.tcp_ports import free_ports
 
                 return HostAnswer(0, ports=free_ports(order.count))
             case End():

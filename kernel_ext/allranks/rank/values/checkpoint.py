@@ -194,7 +194,7 @@ def load_stream(
     begin: Callable[[str], None] = lambda _name: None,
     stored: Callable[[str], Any] | None = None,
 ) -> Loaded:
-    """Bind the variables that `pickle_values.pack_names` packed in `namespace`; variables that cannot be loaded are left out.
+    """Bind the variables of `pickle_values.pack_names` in `namespace`; variables that cannot be loaded are left out.
 
     `buffers` returns the stream's out-of-band buffers; `stored` returns an object that is stored elsewhere, by its key.
     """

@@ -135,7 +135,7 @@ class CheckpointRequests(RequestTable):
     def _rescue(self, request: requests.Rescue, _: Buffers) -> Reply[requests.Saved]:
         """Save the variables that the blocked cell has not bound. MLX would read the others even if half computed."""
         variables = self._names.user_variables()
-        old = {name: value for name, value in describe_variables.items() if self._cell_names.was_bound(name)}
+        old = {name: value for name, value in variables.items() if self._cell_names.was_bound(name)}
         unsure = [name for name in variables if name not in old]
         return Reply(self._saved(checkpoint.rescue, old, Path(request.path), request.aside, unsure))
 
