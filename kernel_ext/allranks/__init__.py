@@ -83,11 +83,11 @@ def current() -> Cluster | None:
 
 
 FROM = {
-    "BenchResult": "bench.result",
+    "BenchResult": "bench.bench_result",
     "CellOptions": "messages.cell_options",
-    "CellResult": "cluster.result",
+    "CellResult": "cluster.cell_result",
     "Cluster": "cluster.cluster",
-    "Discovery": "discovery.result",
+    "Discovery": "discovery.discovery_result",
     "Experiment": "experiment.experiment",
     "Notifier": "notebook.notify",
     "RankResult": "head.cell.rank_result",

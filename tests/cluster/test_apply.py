@@ -144,7 +144,7 @@ def test_an_error_points_at_the_functions_own_line(ring2: Cluster) -> None:
     assert (error.line, error.place) == (line, "test_apply.py")
     shown = uncoloured(error.traceback)
     assert re.search(rf'-> {line} +raise ValueError\(f"no \{{y\}}"\)', shown)
-    assert "carry_out" not in shown and "__import__" not in shown and "calls.py" not in shown
+    assert "carry_out" not in shown and "__import__" not in shown and "called_functions.py" not in shown
 
 
 def test_what_printed_and_raised_is_in_the_result(ring2: Cluster) -> None:

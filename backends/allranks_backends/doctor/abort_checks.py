@@ -25,7 +25,7 @@ def applies(_: Sequence[HostFacts], asked: Asked) -> bool:
 def in_place(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
     """Yield at most one finding: if one rank cannot abort a collective, no rank aborts it.
 
-    Nothing is reported if mpirun is missing or fails, since `mpi.open_mpi` reports that.
+    Nothing is reported if mpirun is missing or fails, since `mpi_checks.open_mpi` reports that.
     """
     if asked.by_mpirun and (not asked.mpirun or asked.mpirun_fails):
         return

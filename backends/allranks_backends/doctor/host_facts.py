@@ -78,12 +78,12 @@ class Asked:
         return not self.python_named and not any(each.python for each in self.ranks if each.name == host)
 
     def other_python(self, python: Mapping[str, Any]) -> bool:
-        """Whether the minor version of `python` (the output of `probe.py`) differs from the notebook's."""
+        """Whether the minor version of `python` (the output of `probe_python.py`) differs from the notebook's."""
         here = self.versions.get("python", "")
         return bool(here) and str(python["python"]).split(".")[:2] != here.split(".")[:2]
 
     def differing(self, python: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Map each package that differs to its versions here and there; `python` is the output of `probe.py`."""
+        """Map each package that differs to its versions here and there; `python` is the output of `probe_python.py`."""
         there = {name: str(python["packages"].get(name, "")) for name in self.versions}
         return {
             name: (mine, there[name])
@@ -92,7 +92,7 @@ class Asked:
         }
 
     def fits(self, python: Mapping[str, Any] | None) -> bool:
-        """Whether ranks can run under this Python (the output of `probe.py`); False for None, a host without one."""
+        """Whether ranks can run under this Python (the output of `probe_python.py`); False for None, a host without one."""
         return python is not None and not self.other_python(python) and not self.differing(python)
 
     def needs(self, what: str) -> bool:
@@ -138,7 +138,7 @@ class HostFacts:
     A difference that the duration of the request explains does not count.
     """
     python: Mapping[str, Any] | None = None
-    """The output of `probe.py`; None if it did not run."""
+    """The output of `probe_python.py`; None if it did not run."""
     python_said: str = ""
     login_python: str = ""
     interfaces: tuple[Interface, ...] = ()

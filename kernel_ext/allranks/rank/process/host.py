@@ -1,7 +1,7 @@
 """The host process: one on each host, parent of that host's ranks.
 
 It starts the ranks, reports how they ended (which only a parent knows exactly), and ends them with the notebook. It
-exchanges JSON lines over its standard input and output, or over a Unix socket to which a login connects (`reach`). A
+exchanges JSON lines over its standard input and output, or over a Unix socket to which a login connects (`login_relay`). A
 head that disconnects may come back: everything is ended when the head's lease has run out, or at once without a lease.
 
 It uses only the standard library until ranks start. It has one thread, so that on Linux it can import the modules that

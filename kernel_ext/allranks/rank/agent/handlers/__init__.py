@@ -1,4 +1,4 @@
-"""Handlers of the requests that the head sends to a rank, in the same modules as in ``messages.requests``.
+"""Handlers of the requests that the head sends to a rank.
 
 Most requests that touch the user's variables or MLX run in the main thread. The agent's thread, or a thread of their
 own, answers the other requests at once, even while the main thread is blocked.
