@@ -7,6 +7,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,3 +103,20 @@ def test_a_host_process_imports_what_ranks_need_only_where_it_forks_some(ring2: 
         cluster.run("kept = rank").check()
         cluster.rewire("ring")
         assert imports_for_ranks(cluster) and cluster.pull("kept") == [0, 1]
+
+
+def test_a_name_stands_for_one_file_and_one_class() -> None:
+    """Whoever searches for a name finds one thing."""
+    files, classes = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    top = KERNEL_EXT.parent
+    for package in ("kernel_ext/allranks", "backends/allranks_backends", "widgets/allranks_widgets"):
+        for path in (top / package).rglob("*.py"):
+            where = str(path.relative_to(top))
+            if not path.stem.startswith("__"):
+                files[path.name].append(where)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    classes[node.name].append(f"{where}:{node.lineno}")
+    assert len(files) > 300 and len(classes) > 500
+    assert not [where for where in files.values() if len(where) > 1]
+    assert not [where for where in classes.values() if len(where) > 1]

@@ -7,7 +7,7 @@ import pytest
 from allranks import Cluster
 from allranks.head.world.forming import refusals
 from allranks.rank.collectives.ledger import OPERATIONS
-from allranks.rank.functions.refused_operations import Limits
+from allranks.rank.functions.refused_operations import RefusedOperations
 from allranks_backends.limits import limits
 from allranks_backends.registry import BACKENDS, can_run, on_one, this_platform
 from tests.frames import frames_of_ours
@@ -44,7 +44,7 @@ def test_a_backend_refuses_exactly_what_it_does_not_list(name: str) -> None:
 def test_nccl_says_how_to_convert(mlx: None) -> None:
     import mlx.core as mx
 
-    refused = Limits()
+    refused = RefusedOperations()
     refused.enter_world(refusals(limits(NCCL, ["ring", "nccl"])), OPERATIONS, 0, 2)
     instead = "%distributed rewire --backend ring"
     for dtype, convert in [
@@ -65,7 +65,7 @@ def test_nccl_says_how_to_convert(mlx: None) -> None:
 
 
 def test_a_world_of_one_rank_refuses_nothing() -> None:
-    refused = Limits()
+    refused = RefusedOperations()
     refused.enter_world(refusals(limits(RING)), OPERATIONS, 0, 1)
     assert not refused.checks and not any(refused.dtypes.values())
 

@@ -21,7 +21,7 @@ from allranks import Cluster, __version__
 from allranks.discovery.running import Ending, OnHost, RunningCluster, end_cluster
 from allranks.machine.clusters import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
 from allranks.machine.identity import identity_of
-from allranks.messages.host_messages import Describe
+from allranks.messages.host_messages import DescribeCluster
 from allranks.rank.process.description import Description
 from tests.shell import WITHIN, allranks, described_as
 from tests.waiting import eventually
@@ -234,7 +234,9 @@ def test_a_number_that_is_no_ranks_is_not_written_down(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         try:
             description = Description()
-            order = Describe("1234", "main", "mpi", 1, ["mac1"], {}, "mac1", "", sys.executable, {"rank 0": other.pid})
+            order = DescribeCluster(
+                "1234", "main", "mpi", 1, ["mac1"], {}, "mac1", "", sys.executable, {"rank 0": other.pid}
+            )
             description.take(order)
             description.update([tmp_path], {}, 0.0, None)
         finally:

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from allranks.head.cell.absent_ranks import Ended
+from allranks.head.cell.absent_ranks import EndedRank
 from allranks.head.cell.stall import AFTER_DEATH, AFTER_FAILURE, STALL_AFTER, StallWatch
 from allranks_backends.plan import Link
 from allranks_backends.views import Collective, LinkView, RankView, Snapshot
 
 LONG, SHORT = STALL_AFTER + 0.1, STALL_AFTER - 0.1
-RAISED = Ended("raised ValueError: boom (line 3)", failed=True)
-FINISHED = Ended("finished the cell", failed=False)
-DEAD = Ended("died: killed by SIGKILL", failed=True, dead=True)
-FREED = Ended("was unblocked", failed=False, came=True)
+RAISED = EndedRank("raised ValueError: boom (line 3)", failed=True)
+FINISHED = EndedRank("finished the cell", failed=False)
+DEAD = EndedRank("died: killed by SIGKILL", failed=True, dead=True)
+FREED = EndedRank("was unblocked", failed=False, came=True)
 BLOCKED = "blocked in all_sum #17 f32[10] (line 5)"
 
 
@@ -41,7 +41,7 @@ def snapshot(*views: RankView) -> Snapshot:
 
 def look(
     *views: RankView,
-    ended: dict[int, Ended] | None = None,
+    ended: dict[int, EndedRank] | None = None,
     since: float | None = None,
     ranks: Any = None,
 ) -> tuple[list[str], list[int]]:
@@ -51,7 +51,7 @@ def look(
 
 
 def test_a_rank_that_completed_what_others_are_still_in() -> None:
-    done = Ended("finished the cell", False, settled=17)
+    done = EndedRank("finished the cell", False, settled=17)
     said, free = look(waiting(0), at(1, "idle", collective=collective(17)), ended={1: done})
     assert said == [f"(0,): {BLOCKED}: rank 1 has completed it, but what it sent may not have arrived"]
     assert free == []
@@ -68,7 +68,7 @@ def test_a_rank_that_completed_what_others_are_still_in() -> None:
     ids=["completed", "not evaluated", "not called", "raised before it was evaluated"],
 )
 def test_ranks_that_are_done_with_the_cell(view: dict[str, Any], ended: dict[str, Any], why: str) -> None:
-    how = Ended(**{"how": "finished the cell", "failed": False, **ended})
+    how = EndedRank(**{"how": "finished the cell", "failed": False, **ended})
     views = [at(rank, "idle", collective=collective(**view)) for rank in (1, 2)]
     assert look(waiting(0), *views, ended={1: how, 2: how})[0] == [f"(0,): {BLOCKED}: ranks 1-2 {why}"]
 
@@ -97,7 +97,7 @@ def test_several_ranks_of_another_cell_that_do_the_same() -> None:
 
 
 def test_each_group_is_told_who_is_missing_in_its_own_collective() -> None:
-    done = Ended("finished the cell", False, settled=17)
+    done = EndedRank("finished the cell", False, settled=17)
     said, _ = look(waiting(0), waiting(1, 18), at(2, "idle", collective=collective(17)), ended={2: done})
     assert said[0] == f"(0,): {BLOCKED}: rank 2 has completed it, but what it sent may not have arrived"
     assert said[1].endswith("rank 2 never entered it; it finished the cell"), "of rank 1, which is one further"
@@ -243,7 +243,7 @@ def test_ranks_that_run_another_cell_may_be_on_their_way() -> None:
 
 
 def test_the_users_own_words_stay_as_they_are() -> None:
-    raised = Ended("raised NameError: name 'x' is not defined: it was deleted (line 3)", failed=True)
+    raised = EndedRank("raised NameError: name 'x' is not defined: it was deleted (line 3)", failed=True)
     said, _ = look(waiting(0), at(1, "failed"), at(2, "failed"), ended={1: raised, 2: raised}, since=3.0)
     assert "ranks 1-2 never entered it; they raised NameError: name 'x' is not defined: it was deleted" in said[0]
 
@@ -260,7 +260,7 @@ def test_several_that_do_the_same_are_one_phrase() -> None:
 
 
 @pytest.mark.parametrize(("how", "grace"), [(RAISED, AFTER_FAILURE), (DEAD, AFTER_DEATH)])
-def test_those_that_wait_for_a_failed_rank_are_named_and_freed_after_a_grace(how: Ended, grace: float) -> None:
+def test_those_that_wait_for_a_failed_rank_are_named_and_freed_after_a_grace(how: EndedRank, grace: float) -> None:
     views = waiting(0, since=SHORT), at(1, "failed"), waiting(2, since=SHORT)
     assert look(*views, ended={1: how}, since=grace - 0.05) == ([], [])
     said, free = look(*views, ended={1: how}, since=grace)
@@ -328,7 +328,7 @@ def received(rank: int, peer: int | None, op: str = "recv") -> RankView:
     ],
 )
 def test_of_a_recv_only_the_rank_that_should_send_is_named(
-    peer: dict[str, Any], ended: dict[int, Ended], why: str
+    peer: dict[str, Any], ended: dict[int, EndedRank], why: str
 ) -> None:
     said, _ = look(received(0, 2), at(1, "running", line=9), at(2, **peer), ended=ended)
     assert said == [f"(0,): blocked in recv #3 f32[10] from rank 2 (line 2): {why}"]

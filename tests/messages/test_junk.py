@@ -21,7 +21,7 @@ from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.messages.events import Event, Hello, State
 from allranks.messages.host_messages import (
-    Describe,
+    DescribeCluster,
     Ended,
     HostAnswer,
     Ports,
@@ -228,7 +228,9 @@ def test_orders_and_events_of_a_host_come_as_they_were() -> None:
     config = RankConfig(0, "mac1", "uuid", "/tmp/x", "token", "tcp://a", "key", {"mux": 5}, env={"A": "1"})
     present = Present({"rank 0": 5}, [Ended("rank 1", 6, 0, False)], "abc", 3)
     assert read_order(to_line(Start([config]))) == (Start([config]), None, None)
-    described = Describe("id", "main", "ring", 1, ["mac1"], {}, "mac1", "process 7 on laptop", "python", {"rank 0": 5})
+    described = DescribeCluster(
+        "id", "main", "ring", 1, ["mac1"], {}, "mac1", "process 7 on laptop", "python", {"rank 0": 5}
+    )
     assert read_order(to_line(described)) == (described, None, None)
     assert read_order(to_line(Ports(3), 7, ("abc", 9))) == (Ports(3), 7, ("abc", 9))
     for event in (

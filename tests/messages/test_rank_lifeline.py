@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from allranks.messages.events import Began
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from tests.waiting import WITHIN
 
 # The thread of a connection that was closed ends with SystemExit, which Python says nothing of.
@@ -27,7 +27,7 @@ class Ends:
         port = self.router.bind_to_random_port("tcp://127.0.0.1")
         self.soon = False
         connected = threading.Event()
-        self.lifeline = Lifeline(
+        self.lifeline = RankLifeline(
             f"tcp://127.0.0.1:{port}",
             public,
             b"uuid",

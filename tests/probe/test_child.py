@@ -11,10 +11,10 @@ import msgspec
 import psutil
 import pytest
 
-from allranks.messages.events.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 from allranks.probe.ask_all import CONFORMANCE_MODULE
 from allranks.probe.child import Child
-from allranks.probe.world import World
+from allranks.probe.world import ProbedWorld
 from tests.waiting import eventually
 
 LONG = 120.0
@@ -42,11 +42,11 @@ class Clock:
 
 def answers(
     code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None
-) -> tuple[list[Answer], str]:
+) -> tuple[list[ProbeAnswer], str]:
     """What it answers, and what its trouble was; `then` is done after each answer."""
     (folder / "asks_something.py").write_text(code)
     monkeypatch.chdir(folder)
-    child, found = Child(Answer, ["asks_something"], LONG, grace=0.1), []
+    child, found = Child(ProbeAnswer, ["asks_something"], LONG, grace=0.1), []
     with closing(child.lines()) as lines:
         for answer in lines:
             found.append(answer)
@@ -66,22 +66,22 @@ def test_what_was_said_before_the_end_is_kept(
     then: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = f"import os, signal, sys\nprint('[rdma] a library writes this')\nprint('{ANSWER}', flush=True)\n{then}"
-    assert answers(code, tmp_path, monkeypatch) == ([Answer("flush", "yes")], trouble)
+    assert answers(code, tmp_path, monkeypatch) == ([ProbeAnswer("flush", "yes")], trouble)
 
 
 def test_one_that_hangs_is_killed_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("allranks.probe.child.time", clock)
     found, trouble = answers(HANGS, tmp_path, monkeypatch, lambda: setattr(clock, "ahead", LONG))
-    assert (found, trouble) == ([Answer("flush", "yes")], f"no answer within {LONG:g} s")
+    assert (found, trouble) == ([ProbeAnswer("flush", "yes")], f"no answer within {LONG:g} s")
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert eventually(lambda: not any(map(_runs, pids)))
 
 
 def test_a_world_whose_time_is_over_leaves_no_process() -> None:
     """Or so the end of the test run says."""
-    world = msgspec.json.encode(World("ring", "ring")).decode()
-    child = Child(Check, [CONFORMANCE_MODULE, world], 2.0, grace=LONG)
+    world = msgspec.json.encode(ProbedWorld("ring", "ring")).decode()
+    child = Child(ProbeCheck, [CONFORMANCE_MODULE, world], 2.0, grace=LONG)
     with closing(child.lines()) as lines:
         found = list(lines)
     assert child.trouble == "no answer within 2 s" and not [each for each in found if each.result == "failed"]

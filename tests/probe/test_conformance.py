@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from allranks import Cluster
-from allranks.messages.events.probe_answers import Check
+from allranks.messages.events.probe_answers import ProbeCheck
 from allranks.probe.ask_all import CONFORMANCE_MODULE
 from allranks.probe.child import Child
 from allranks.probe.conformance_cells import DTYPES, OPERATIONS, SIZES, wrong
 from allranks.probe.page import page
-from allranks.probe.world import World
+from allranks.probe.world import ProbedWorld
 from tests.jaccl.lab.lab import Lab
 
 from .conftest import Probes
@@ -23,9 +23,9 @@ WITHIN = 280.0
 FAULTS = {"abort a blocked collective", "heal a killed rank"}
 
 
-def checks(world: World) -> list[Check]:
+def checks(world: ProbedWorld) -> list[ProbeCheck]:
     text = msgspec.json.encode(msgspec.structs.replace(world, patience=PATIENCE)).decode()
-    child = Child(Check, [CONFORMANCE_MODULE, text], WITHIN)
+    child = Child(ProbeCheck, [CONFORMANCE_MODULE, text], WITHIN)
     with closing(child.lines()) as lines:
         found = list(lines)
     assert child.trouble == "", found
@@ -41,7 +41,7 @@ def expected(*without: str) -> set[str]:
 def test_all_passes_on_two_ranks(backend: str, request: pytest.FixtureRequest) -> None:
     if backend == "mpi":
         request.getfixturevalue("need_mpi")
-    found = checks(World(backend, backend))
+    found = checks(ProbedWorld(backend, backend))
     assert {each.name for each in found if each.result == "passed"} == expected("sum_scatter"), found
     assert [(each.name, each.result) for each in found if each.result != "passed"] == [("sum_scatter", "not available")]
     assert {each.name: each.same_processes for each in found if each.name in FAULTS} == dict.fromkeys(FAULTS, True)
@@ -61,17 +61,17 @@ def test_a_wrong_result_is_named(ring2: Cluster) -> None:
 @pytest.mark.parametrize(
     ("world", "why"),
     [
-        (World("nccl", "nccl", why_not="there is no GPU"), "there is no GPU"),
-        (World("jaccl", "jaccl"), "needs macOS 26.2 or later"),
+        (ProbedWorld("nccl", "nccl", why_not="there is no GPU"), "there is no GPU"),
+        (ProbedWorld("jaccl", "jaccl"), "needs macOS 26.2 or later"),
     ],
 )
-def test_what_is_not_there_is_said_and_not_failed(world: World, why: str) -> None:
+def test_what_is_not_there_is_said_and_not_failed(world: ProbedWorld, why: str) -> None:
     (check,) = checks(world)
     assert check.result == "not available" and why in check.detail
 
 
 def test_a_world_that_cannot_start_has_failed() -> None:
-    (check,) = checks(World("ring", "ring", hosts=["no-such-host.invalid"]))
+    (check,) = checks(ProbedWorld("ring", "ring", hosts=["no-such-host.invalid"]))
     assert (check.name, check.result) == ("start", "failed") and "no-such-host.invalid" in check.detail
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.messages.events.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 from allranks.probe.machine import described
 from allranks.probe.privacy import hidden, hider
 from allranks.probe.probe_report import Report, Verdict
@@ -64,8 +64,8 @@ def test_every_text_of_a_report_is_searched() -> None:
         machine=described(),
         date="2026-01-01",
         verdict=Verdict("no", secret, "", False),
-        answers=[Answer("flush", "no", secret, {"where": secret, "count": 1})],
-        checks=[Check("ring", "start", "failed", secret)],
+        answers=[ProbeAnswer("flush", "no", secret, {"where": secret, "count": 1})],
+        checks=[ProbeCheck("ring", "start", "failed", secret)],
     )
     shown = repr(hidden(report, hider([])))
     assert "ada" not in shown and "10.0.0.1" not in shown and "'count': 1" in shown

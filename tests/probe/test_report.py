@@ -8,26 +8,26 @@ import msgspec
 import pytest
 
 from allranks.machine.jaccl_systems import PROVEN
-from allranks.messages.events.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 from allranks.probe import gpu_worlds
 from allranks.probe.machine import ask_awake, asleep, described, judged
 from allranks.probe.page import page
 from allranks.probe.probe_questions import IN_PLACE, QUESTIONS
 from allranks.probe.probe_report import Report, as_expected, verdict
 
-GOOD = [Answer(name, "yes") for name in QUESTIONS]
-HEALED = Check("jaccl", "heal a killed rank", "passed", "in the same processes", 1.5, True)
-RESTARTED = Check("jaccl", "heal a killed rank", "passed", "restarted", 1.5, False)
-BAD = Check("jaccl", "all_sum float32", "failed", "wrong with 1 elements")
-ABSENT = Check("jaccl", "start", "not available", "no hostfile")
-OF_A_RING = Check("ring", "heal a killed rank", "passed", "in the same processes", 1.5, True)
+GOOD = [ProbeAnswer(name, "yes") for name in QUESTIONS]
+HEALED = ProbeCheck("jaccl", "heal a killed rank", "passed", "in the same processes", 1.5, True)
+RESTARTED = ProbeCheck("jaccl", "heal a killed rank", "passed", "restarted", 1.5, False)
+BAD = ProbeCheck("jaccl", "all_sum float32", "failed", "wrong with 1 elements")
+ABSENT = ProbeCheck("jaccl", "start", "not available", "no hostfile")
+OF_A_RING = ProbeCheck("ring", "heal a killed rank", "passed", "in the same processes", 1.5, True)
 
 
-def with_answer(name: str, given: str) -> list[Answer]:
+def with_answer(name: str, given: str) -> list[ProbeAnswer]:
     return [msgspec.structs.replace(each, given=given) if each.question == name else each for each in GOOD]
 
 
-def report(answers: list[Answer], checks: list[Check], macos: str = "26.3", listed: bool = False) -> Report:
+def report(answers: list[ProbeAnswer], checks: list[ProbeCheck], macos: str = "26.3", listed: bool = False) -> Report:
     decided = verdict(answers, checks, macos, listed)
     return Report(machine=described(), date="2026-01-01", verdict=decided, answers=answers, checks=checks)
 
@@ -43,7 +43,7 @@ def report(answers: list[Answer], checks: list[Check], macos: str = "26.3", list
         ([msgspec.structs.replace(BAD, result="passed")], "not asked", "re-formed"),
     ],
 )
-def test_a_world_must_have_been_formed_again_in_its_processes(checks: list[Check], may: str, why: str) -> None:
+def test_a_world_must_have_been_formed_again_in_its_processes(checks: list[ProbeCheck], may: str, why: str) -> None:
     found = verdict(GOOD, checks, "26.3", False)
     assert found.in_place == may and why in found.why
 
@@ -73,9 +73,9 @@ def test_each_version_that_is_listed_has_its_report() -> None:
 
 
 def test_what_could_not_be_asked_is_expected_and_what_hung_is_not() -> None:
-    assert as_expected(Answer("flush", "not asked"))
-    assert not as_expected(Answer("flush", "not asked", failed=True))
-    assert as_expected(Answer("gpus", "no")) and not as_expected(Answer("flush", "no"))
+    assert as_expected(ProbeAnswer("flush", "not asked"))
+    assert not as_expected(ProbeAnswer("flush", "not asked", failed=True))
+    assert as_expected(ProbeAnswer("gpus", "no")) and not as_expected(ProbeAnswer("flush", "no"))
     assert report(GOOD, [ABSENT]).ok and not report(GOOD, [BAD]).ok
     stopped = report(GOOD, [])
     stopped.complete = False
@@ -89,7 +89,7 @@ def test_what_is_unexpected_comes_first_on_the_page() -> None:
 
 
 def test_a_table_survives_what_libraries_write() -> None:
-    text = page(report([Answer("flush", "no", "a|b\nc")], []))
+    text = page(report([ProbeAnswer("flush", "no", "a|b\nc")], []))
     assert r"| **!** no | a\|b c |" in text
 
 

@@ -32,31 +32,31 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.fixture
-def reader() -> computed.Reader:
+def reader() -> computed.ArrayReader:
     computed.find(mx)
     assert computed.reader is not None, "this version of MLX keeps the status of an array elsewhere"
     return computed.reader
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pending_array_and_the_same_evaluated(kind: str, reader: computed.Reader) -> None:
+def test_a_pending_array_and_the_same_evaluated(kind: str, reader: computed.ArrayReader) -> None:
     array = KINDS[kind](mx.arange(8, dtype=mx.float32).reshape(2, 4) + 1)
     assert reader.is_pending(array) is True
     mx.eval(array)
     assert reader.is_pending(array) is False and reader.operation(array) == 0
 
 
-def test_constants_are_computed(reader: computed.Reader) -> None:
+def test_constants_are_computed(reader: computed.ArrayReader) -> None:
     assert [reader.is_pending(mx.array(each)) for each in (1, 2.5, [1, 2], True)] == [False] * 4
 
 
-def test_what_is_on_its_way_is_pending_no_more(reader: computed.Reader) -> None:
+def test_what_is_on_its_way_is_pending_no_more(reader: computed.ArrayReader) -> None:
     array = mx.ones((300, 300)) @ mx.ones((300, 300))
     mx.async_eval(array)
     assert reader.is_pending(array) is False
 
 
-def test_what_somebody_waited_for_is_there(reader: computed.Reader) -> None:
+def test_what_somebody_waited_for_is_there(reader: computed.ArrayReader) -> None:
     array = mx.ones((300, 300)) @ mx.ones((300, 300))
     assert not reader.is_there(array)
     mx.async_eval(array)
@@ -64,19 +64,19 @@ def test_what_somebody_waited_for_is_there(reader: computed.Reader) -> None:
     assert reader.is_there(array) and reader.is_there(mx.array(1))
 
 
-def test_what_an_evaluation_computed_on_its_way(reader: computed.Reader) -> None:
+def test_what_an_evaluation_computed_on_its_way(reader: computed.ArrayReader) -> None:
     inner = mx.ones(3) + 1
     mx.eval(inner * 2)
     assert reader.is_pending(inner) is False
 
 
-def test_siblings_are_computed_together(reader: computed.Reader) -> None:
+def test_siblings_are_computed_together(reader: computed.ArrayReader) -> None:
     first, second = mx.divmod(mx.arange(6), 4)
     mx.eval(first)
     assert reader.is_pending(second) is False
 
 
-def test_an_array_changed_in_place_is_pending_again(reader: computed.Reader) -> None:
+def test_an_array_changed_in_place_is_pending_again(reader: computed.ArrayReader) -> None:
     array = mx.ones(3) * 2
     operation = reader.operation(array)
     mx.eval(array)
@@ -85,7 +85,7 @@ def test_an_array_changed_in_place_is_pending_again(reader: computed.Reader) -> 
     assert reader.operation(array) == reader.operation(mx.ones(2) + 1) != operation
 
 
-def test_arrays_evaluated_inside_a_transformation(reader: computed.Reader) -> None:
+def test_arrays_evaluated_inside_a_transformation(reader: computed.ArrayReader) -> None:
     held = []
 
     def square(x: Any) -> Any:
@@ -98,15 +98,15 @@ def test_arrays_evaluated_inside_a_transformation(reader: computed.Reader) -> No
 
 
 @pytest.mark.parametrize("thing", [None, 3, "text", object, [1.5]], ids=repr)
-def test_of_anything_else_nothing_is_read(thing: Any, reader: computed.Reader) -> None:
+def test_of_anything_else_nothing_is_read(thing: Any, reader: computed.ArrayReader) -> None:
     assert reader.is_pending(thing) is None
 
 
-def test_an_array_that_was_never_made_is_not_read(reader: computed.Reader) -> None:
+def test_an_array_that_was_never_made_is_not_read(reader: computed.ArrayReader) -> None:
     assert reader.is_pending(mx.array.__new__(mx.array)) is None
 
 
-def test_reading_draws_and_evaluates_nothing(reader: computed.Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_draws_and_evaluates_nothing(reader: computed.ArrayReader, monkeypatch: pytest.MonkeyPatch) -> None:
     array = mx.ones(3) + 1
 
     def never(*_: Any, **__: Any) -> None:
@@ -117,7 +117,7 @@ def test_reading_draws_and_evaluates_nothing(reader: computed.Reader, monkeypatc
     assert reader.is_pending(array) and reader.is_pending(array)
 
 
-def test_another_thread_reads_while_this_one_evaluates(reader: computed.Reader) -> None:
+def test_another_thread_reads_while_this_one_evaluates(reader: computed.ArrayReader) -> None:
     chains = [[mx.ones(4) + number] for number in range(50)]
     for chain in chains:
         for _ in range(20):
@@ -163,7 +163,7 @@ def test_exactly_one_place_must_fit() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 184, 192, 200, 296])
-def test_a_wrong_place_is_found_out(offset: int, reader: computed.Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_place_is_found_out(offset: int, reader: computed.ArrayReader, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLX's drawing is the judge: pointers, sizes and dtypes are no status."""
     monkeypatch.setattr(computed, "_status_at", lambda *_: offset)
     assert computed._found(mx) is None

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from allranks.messages.pickle_values import CannotTravel, pack, pack_names, unpack
+from allranks.messages.pickle_values import NotPicklable, pack, pack_names, unpack
 from allranks.rank.values import checkpoint
 
 
@@ -197,7 +197,7 @@ def test_what_would_come_back_as_something_else_cannot_be_kept(tmp_path: Path) -
     (tmp_path / "file").write_text("text")
     with open(tmp_path / "file") as file:
         for each in (file, memoryview(b"text")[1:]):
-            with pytest.raises(CannotTravel):
+            with pytest.raises(NotPicklable):
                 pack_names({"each": each})
 
 
@@ -206,5 +206,5 @@ def test_what_ends_the_process_when_it_is_saved_cannot_be_kept() -> None:
         def __reduce__(self) -> Any:
             raise SystemExit("no")
 
-    with pytest.raises(CannotTravel, match="no"):
+    with pytest.raises(NotPicklable, match="no"):
         pack(Rude())

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import allranks
-from allranks.rank.modules.reload import Prepared, Reloader
+from allranks.rank.modules.reload import PreparedReload, Reloader
 
 
 class Folder:
@@ -48,14 +48,14 @@ class Folder:
     def value(self, expression: str) -> Any:
         return eval(expression, self.names)
 
-    def prepare(self, committed: int = 0) -> Prepared:
+    def prepare(self, committed: int = 0) -> PreparedReload:
         self.number += 1
         return self.reloader.prepare(self.number, committed, str(self.path))
 
     def decide(self, commit: bool) -> None:
         self.reloader.decide(self.number, commit)
 
-    def reload(self) -> Prepared:
+    def reload(self) -> PreparedReload:
         prepared = self.prepare()
         assert prepared.error == ""
         self.decide(commit=True)
@@ -73,8 +73,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
         del sys.modules[name]
 
 
-def nothing(prepared: Prepared) -> bool:
-    return prepared == Prepared([], [])
+def nothing(prepared: PreparedReload) -> bool:
+    return prepared == PreparedReload([], [])
 
 
 # Which modules
@@ -92,7 +92,7 @@ def test_a_function_that_changed(folder: Folder) -> None:
     folder.cell("import a")
     module = folder.value("a")
     folder.write("a.py", "def f(): return 2\n")
-    assert folder.reload() == Prepared(["a"], [])
+    assert folder.reload() == PreparedReload(["a"], [])
     assert folder.value("a.f()") == 2
     assert folder.value("a") is module is sys.modules["a"]
     assert nothing(folder.prepare())
@@ -475,7 +475,7 @@ def test_a_module_whose_file_is_gone(folder: Folder, commit: bool) -> None:
     folder.cell("import b, pkg.old; from pkg.old import f")
     (folder.path / "pkg/old.py").rename(folder.path / "pkg/new.py")
     folder.write("b.py", "import pkg.new\n")
-    assert folder.prepare() == Prepared(["b"], ["pkg.old"])
+    assert folder.prepare() == PreparedReload(["b"], ["pkg.old"])
     assert "pkg.old" in sys.modules
     folder.decide(commit)
     assert ("pkg.old" in sys.modules) is folder.value("hasattr(pkg, 'old')") is not commit

@@ -20,7 +20,7 @@ import pytest
 
 from allranks.machine.keyed_connections import HELLO
 from allranks.machine.shared_records import look_for
-from allranks.machine.shared_tree import BLOCK, CONTENT, Entry, Manifest, SharedTree
+from allranks.machine.shared_tree import BLOCK, CONTENT, Manifest, SharedTree, TreeEntry
 from allranks.messages.requests import AcceptShare, FindShare, OfferShare, ShareAccepted, ShareOffered
 from allranks.messages.requests.share_requests import IN_THE_WAY, LINK_LEADS_OUT, NOT_PUT
 from allranks.rank.files import share_blocks, share_link
@@ -631,15 +631,15 @@ def test_a_host_with_some_of_the_sources_own_files_gets_the_others(hosts: Hosts)
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry(b"model/../../out", stat.S_IFREG, 1, 1, 1, 1),
-        Entry(b"/etc/passwd", stat.S_IFREG, 1, 1, 1, 1),
-        Entry(b"other/file", stat.S_IFREG, 1, 1, 1, 1),
-        Entry(b"model//file", stat.S_IFREG, 1, 1, 1, 1),
-        Entry(b"model/link", stat.S_IFLNK, 1, 1, 1, 1, b"../../out"),
-        Entry(b"model/link", stat.S_IFLNK, 1, 1, 1, 1, b"/etc"),
+        TreeEntry(b"model/../../out", stat.S_IFREG, 1, 1, 1, 1),
+        TreeEntry(b"/etc/passwd", stat.S_IFREG, 1, 1, 1, 1),
+        TreeEntry(b"other/file", stat.S_IFREG, 1, 1, 1, 1),
+        TreeEntry(b"model//file", stat.S_IFREG, 1, 1, 1, 1),
+        TreeEntry(b"model/link", stat.S_IFLNK, 1, 1, 1, 1, b"../../out"),
+        TreeEntry(b"model/link", stat.S_IFLNK, 1, 1, 1, 1, b"/etc"),
     ],
 )
-def test_a_source_cannot_write_outside_the_folder(hosts: Hosts, entry: Entry) -> None:
+def test_a_source_cannot_write_outside_the_folder(hosts: Hosts, entry: TreeEntry) -> None:
     with pytest.raises(PermissionError, match="leads out of the folder"):
         hosts.accept("host", msgspec.msgpack.encode(Manifest([entry], [])))
 

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from allranks.rank.functions.streams import Turns
+from allranks.rank.functions.streams import StreamTurns
 
 
 def test_a_stream_of_another_thread_that_cannot_be_waited_for_fails_no_collective(
@@ -26,7 +26,7 @@ def test_a_stream_of_another_thread_that_cannot_be_waited_for_fails_no_collectiv
         raise RuntimeError("There is no Stream(gpu, 10) in current thread.")
 
     monkeypatch.setattr(mx, "synchronize", synchronize)
-    turns = Turns(lambda: None)
+    turns = StreamTurns(lambda: None)
     turns.take(mx, made[0], wait=True)
     turns.take(mx, None, wait=True)
     assert asked == made and turns.stream == mx.default_stream(mx.default_device())

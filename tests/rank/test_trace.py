@@ -14,7 +14,7 @@ import pytest
 
 from allranks.messages.requests import TracedMark
 from allranks.rank.collectives import trace
-from allranks.rank.collectives.record import NOWHERE, Call, Kind
+from allranks.rank.collectives.record import NOWHERE, Kind, LedgerCall
 from allranks.rank.collectives.trace import TRACE, mark
 
 
@@ -93,7 +93,7 @@ def test_a_record_is_cheap(recorded: trace.Trace) -> None:
 
     def seconds(work: Callable[[Any], object]) -> float:
         kind = Kind("all_sum", (3,), None, NOWHERE)
-        calls = [Call(number, number, kind) for number in range(5000)]
+        calls = [LedgerCall(number, number, kind) for number in range(5000)]
         gc.collect()  # of what other tests left
         before = time.thread_time()
         for call in calls:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from allranks.rank.values import ask_trial_load, checkpoint
-from allranks.rank.values.ask_trial_load import Beginning, Trial, try_to_load
+from allranks.rank.values.ask_trial_load import Beginning, TrialLoad, try_to_load
 from tests.waiting import eventually
 
 
@@ -32,12 +32,12 @@ class Saving:
 
     def __init__(self, folder: Path, beginning: Beginning) -> None:
         self.file, self.aside = folder / "0", folder / "0-left"
-        self.beginning, self.trials = beginning, list[Trial]()
+        self.beginning, self.trials = beginning, list[TrialLoad]()
 
-    def __call__(self, variables: dict[str, Any]) -> checkpoint.Saved:
+    def __call__(self, variables: dict[str, Any]) -> checkpoint.SavedCheckpoint:
         return checkpoint.save(self.file, variables, self._attempt, self.aside)
 
-    def _attempt(self, file: Path) -> Trial:
+    def _attempt(self, file: Path) -> TrialLoad:
         self.trials.append(try_to_load(file, self.beginning, 3, 4))
         return self.trials[-1]
 
@@ -51,7 +51,7 @@ def test_all_that_loads_is_in_the_file_and_nothing_else_is_left(save: Saving, mo
     world = mx.distributed.init()
     monkeypatch.setattr(mx.distributed, "init", lambda: world)  # as in a rank: always the same object
     saved = save({"x": mx.ones((500, 500)), "n": np.ones(5000), "world": world, "text": "é"})
-    assert (saved, save.trials) == (checkpoint.Saved([], {}), [Trial()])
+    assert (saved, save.trials) == (checkpoint.SavedCheckpoint([], {}), [TrialLoad()])
     assert list(save.file.parent.iterdir()) == [save.file]
 
 
@@ -84,7 +84,7 @@ model = {{"layers": layers}}"""
         "stubborn": "ValueError: not on rank 3 of 4",
         "both": "ValueError: not on rank 3 of 4",
     }
-    assert save.trials[-1] == Trial()
+    assert save.trials[-1] == TrialLoad()
     user_ns.clear()
     assert checkpoint.load(save.file, user_ns).failed == {}
     assert user_ns["model"]["layers"] is user_ns["layers"] and mx.all(user_ns["layers"][0] == 1).item()

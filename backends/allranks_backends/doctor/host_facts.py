@@ -92,7 +92,7 @@ class Asked:
         }
 
     def fits(self, python: Mapping[str, Any] | None) -> bool:
-        """Whether ranks can run under this Python (the output of `probe_python.py`); False for None, a host without one."""
+        """Whether ranks can run under this Python (the output of `probe_python.py`); not without one."""
         return python is not None and not self.other_python(python) and not self.differing(python)
 
     def needs(self, what: str) -> bool:

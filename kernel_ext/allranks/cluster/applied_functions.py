@@ -35,7 +35,7 @@ next turn, and nothing else may cause one."""
 
 
 @dataclass(frozen=True)
-class Call:
+class PackedCall:
     """A function with its arguments, packed for a cell."""
 
     kind: CallKind
@@ -49,7 +49,7 @@ class Call:
     """Arguments that are numbers, text or booleans, by parameter name."""
 
 
-class Calls:
+class AppliedFunctions:
     """Calls functions on the ranks, in cells with the options given to `Cluster.options`.
 
     A function that is defined in the notebook (or in the script itself) looks up global names among the variables of
@@ -97,7 +97,7 @@ class Calls:
         """
         return RemoteFunction(self, function)
 
-    def _shown(self, *, wait: bool) -> Calls:
+    def _shown(self, *, wait: bool) -> AppliedFunctions:
         """The same calls, with their output shown below the running cell of the notebook, if there is one."""
         shell = running_shell()
         if shell is None or "screen" in self._options:
@@ -106,13 +106,13 @@ class Calls:
 
         cluster = self._cluster
         ranks = cluster.choose_ranks(local_options(**self._options).ranks)
-        return Calls(cluster, {**shown_in(shell, ranks, cluster.has_widget, wait=wait), **self._options})
+        return AppliedFunctions(cluster, {**shown_in(shell, ranks, cluster.has_widget, wait=wait), **self._options})
 
 
 class RemoteFunction(Generic[Arguments, Returned]):
-    """A function whose calls run on the ranks (`Calls.remote`); sent to a rank, it is the plain function."""
+    """A function whose calls run on the ranks (`AppliedFunctions.remote`); sent to a rank, it is the plain function."""
 
-    def __init__(self, calls: Calls, function: Callable[Arguments, Returned]) -> None:
+    def __init__(self, calls: AppliedFunctions, function: Callable[Arguments, Returned]) -> None:
         self._calls, self._function = calls, function
         functools.update_wrapper(self, function)
 
@@ -120,7 +120,7 @@ class RemoteFunction(Generic[Arguments, Returned]):
         return self._calls.apply(self._function, *args, **kwargs)
 
     async def call_async(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> list[Returned]:
-        """Same as a call, but awaitable: see `Calls.apply_async`."""
+        """Same as a call, but awaitable: see `AppliedFunctions.apply_async`."""
         return await self._calls.apply_async(self._function, *args, **kwargs)
 
     def __reduce__(self) -> Any:
@@ -161,7 +161,7 @@ async def finished(begin: Callable[[], Cell]) -> CellResult:
         raise
 
 
-def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PackedCall:
     """Pack a call for sending. Raises UsageError and CannotTravel."""
     plain = pickle_values.python_function(function)
     name = getattr(function, "__name__", None) or type(function).__name__
@@ -173,19 +173,19 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
     given = {"mx", "world", "rank", "size", "log", *getattr(running_shell(), "user_ns_hidden", ())}
     try:
         buffers, files = pickle_values.pack_call((function, tuple(args), dict(kwargs)), without=given)
-    except pickle_values.CannotTravel as whole:
+    except pickle_values.NotPicklable as whole:
         named = {name: function, **{f"argument {number} of {name}": value for number, value in enumerate(args, 1)}}
         named |= {f"argument {key} of {name}": value for key, value in kwargs.items()}
         for what, value in named.items():
             try:
                 pickle_values.pack(value, for_rank=True)
-            except pickle_values.CannotTravel as error:
+            except pickle_values.NotPicklable as error:
                 raise CannotTravel(f"{what}: {error}") from None
         raise CannotTravel(str(whole)) from None
     names = tuple(pickle_values.global_names(plain.__code__)) if plain is not None else ()
     kind: CallKind = "coroutine function" if inspect.iscoroutinefunction(plain) else "function"
     packed_call = [*pickle_values.pack(_sources(files)), *buffers]
-    return Call(kind, _text(plain, name), names, packed_call, _constants(function, args, kwargs))
+    return PackedCall(kind, _text(plain, name), names, packed_call, _constants(function, args, kwargs))
 
 
 def _constants(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Constant]:

@@ -48,7 +48,7 @@ class Predecessor(Protocol):
 
 
 @dataclass(frozen=True)
-class Entry:
+class QueueRow:
     """A cell in the list of the queue."""
 
     label: str
@@ -114,9 +114,9 @@ class QueuedCell:
         assert self.result is not None
         return self.result
 
-    def entry(self) -> Entry:
+    def entry(self) -> QueueRow:
         after = self.after.label if self.after is not None else ""
-        return Entry(self.label, self.status, self.why, after, self._first_line)
+        return QueueRow(self.label, self.status, self.why, after, self._first_line)
 
     @cached_property
     def _first_line(self) -> str:
@@ -154,11 +154,11 @@ class CellQueue:
         self._changed = threading.Condition()
         self._cells: list[tuple[QueuedCell, dict[str, Any], contextvars.Context]] = []
         """Waiting and running cells, next first, with their options for `begin` and the context of their output."""
-        self._ended: deque[Entry] = deque(maxlen=MOST_ENDED)
+        self._ended: deque[QueueRow] = deque(maxlen=MOST_ENDED)
         self._names = itertools.count(1)
         self._starter: threading.Thread | None = None
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueueRow]:
         with self._changed:
             return iter([*self._ended, *(queued.entry() for queued, *_ in self._cells)])
 

@@ -24,7 +24,7 @@ from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST
 
 from . import debug
-from .applied_functions import Arguments, Call, Calls, RemoteFunction, Returned, finished
+from .applied_functions import AppliedFunctions, Arguments, PackedCall, RemoteFunction, Returned, finished
 from .cell import Cell, SentCell
 from .cell_queue import CellQueue
 from .cell_result import CellResult
@@ -36,7 +36,7 @@ from .run_history import RUNS
 if TYPE_CHECKING:
     from allranks.timeline.timeline import Timeline
 
-    from .debug import Debugger
+    from .debug import RankDebugger
 
 SHOWN_WITHIN = 5.0
 """Seconds that an interrupt waits for the end of a cell to be shown, once its ranks are done."""
@@ -80,30 +80,30 @@ class ClusterCells(ClusterFiles):
     # Functions.
 
     @KEYWORDS.alone
-    def options(self, **options: Any) -> Calls:
+    def options(self, **options: Any) -> AppliedFunctions:
         """Call functions with these options: ``cluster.options(ranks=[0], timeout=5).apply(function, x)``.
 
         The keywords are those of `run`, kept apart from the function's own arguments. Raises UsageError for an invalid
         value and TypeError for an unknown keyword.
         """
         local_options(**options)  # raises here, not at the first call
-        return Calls(self, options)
+        return AppliedFunctions(self, options)
 
     def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
-        """Call ``function(*args, **kwargs)`` on all ranks and return their values: `Calls.apply` without options."""
-        return Calls(self, {}).apply(function, *args, **kwargs)
+        """Call ``function(*args, **kwargs)`` on all ranks and return their values (`AppliedFunctions.apply`)."""
+        return AppliedFunctions(self, {}).apply(function, *args, **kwargs)
 
     async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
         """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
-        return await Calls(self, {}).apply_async(function, *args, **kwargs)
+        return await AppliedFunctions(self, {}).apply_async(function, *args, **kwargs)
 
     def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
-        """Decorate a function so that calls to it run on all ranks: `Calls.remote` without options."""
-        return Calls(self, {}).remote(function)
+        """Decorate a function so that calls to it run on all ranks: `AppliedFunctions.remote` without options."""
+        return AppliedFunctions(self, {}).remote(function)
 
     # Cells that run code or call a function.
 
-    def _begin(self, runs: str | Call, **options: Any) -> Cell:
+    def _begin(self, runs: str | PackedCall, **options: Any) -> Cell:
         given = local_options(**options)
         self._up()
         try:
@@ -115,7 +115,7 @@ class ClusterCells(ClusterFiles):
         except KeyboardInterrupt:
             raise CellInterrupted from None
 
-    def _start(self, runs: str | Call, given: LocalOptions) -> Cell:
+    def _start(self, runs: str | PackedCall, given: LocalOptions) -> Cell:
         code, names = (runs, runs) if isinstance(runs, str) else (runs.text, "\n".join(runs.names))
         said = list[str]()
         while True:
@@ -127,7 +127,7 @@ class ClusterCells(ClusterFiles):
             said += filter(None, (self._formed_late, self._before_cell(ranks_up, chosen)))
             self._formed_late = ""
             number = next(self._cells)
-            if isinstance(runs, Call):
+            if isinstance(runs, PackedCall):
                 self._all_replies(self._ask_all(KeepCall(number), chosen, runs.buffers), chosen)
             with self._changing:  # another thread may have changed the world meanwhile
                 monitor = ranks_up.monitor
@@ -137,7 +137,7 @@ class ClusterCells(ClusterFiles):
     def _send(
         self,
         ranks_up: Ranks,
-        runs: str | Call,
+        runs: str | PackedCall,
         code: str,
         given: LocalOptions,
         number: int,
@@ -160,7 +160,7 @@ class ClusterCells(ClusterFiles):
         )
         run = None
         if not isinstance(given.screen, Nowhere):
-            arguments = runs.arguments if isinstance(runs, Call) else {}
+            arguments = runs.arguments if isinstance(runs, PackedCall) else {}
             run = self._run_of(ranks_up, number, code, chosen, arguments=arguments)
         cell = Cell(
             number,
@@ -168,7 +168,7 @@ class ClusterCells(ClusterFiles):
             settled,
             ranks_up.monitor,
             ranks_up.lifeline,
-            calls=runs.kind if isinstance(runs, Call) else None,
+            calls=runs.kind if isinstance(runs, PackedCall) else None,
             recording=self._recording(ranks_up, chosen, code, count, given.timeline) if given.timeline else None,
             before=said,
             run=run,
@@ -342,7 +342,7 @@ class ClusterCells(ClusterFiles):
             + (f"; {dead}. {HEALS}." if dead else "")
         )
 
-    def debug(self, rank: int) -> Debugger:
+    def debug(self, rank: int) -> RankDebugger:
         """The debugger of one rank: at its ``breakpoint()``, or post-mortem after the error of its last cell.
 
         For example ``cluster.debug(2).ask("p x")``. Raises UsageError if there is nothing to debug, and Busy if the

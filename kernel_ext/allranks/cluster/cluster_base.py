@@ -395,7 +395,7 @@ class ClusterBase:
     def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
         """Return the reply, or raise the rank's error: CannotTravel, UsageError for an unknown name, RankError."""
         if isinstance(reply, RequestFailed):
-            if reply.kind == "CannotTravel":
+            if reply.kind == "NotPicklable":
                 raise CannotTravel(f"rank {rank}: {name}: {reply}")
             if reply.kind == "NameError":
                 raise UsageError(str(reply))

@@ -29,7 +29,7 @@ numbers = itertools.count(time.time_ns())
 notebook that takes the cluster over are higher."""
 
 
-class Debugger:
+class RankDebugger:
     """A rank stopped in pdb: `ask` sends a command, `close` (or ``with``) ends the debugger."""
 
     def __init__(self, rank: Rank, monitor: Monitor, lifeline: Lifeline) -> None:
@@ -93,7 +93,7 @@ class Debugger:
         while self.open:
             self.ask("q")
 
-    def __enter__(self) -> Debugger:
+    def __enter__(self) -> RankDebugger:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +108,7 @@ def on_its_way(said: AtDebugger) -> bool:
     return not said.open and said.stepping
 
 
-def enter(ranks: Ranks, number: int) -> Debugger:
+def enter(ranks: Ranks, number: int) -> RankDebugger:
     """The debugger of a rank at a breakpoint, or else a post-mortem of its last error. Raises UsageError and Busy."""
     monitor, lifeline = ranks.monitor, ranks.lifeline
     rank = monitor.ranks[number]
@@ -125,7 +125,7 @@ def enter(ranks: Ranks, number: int) -> Debugger:
             raise Busy(f"rank {number} did not answer within {OPEN_WITHIN:g} s: it is busy with something else.")
         if answer.done():
             raise UsageError(_why_not(number, answer))
-    return Debugger(rank, monitor, lifeline)
+    return RankDebugger(rank, monitor, lifeline)
 
 
 def _stands(rank: Rank) -> bool:

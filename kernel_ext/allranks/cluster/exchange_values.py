@@ -12,7 +12,7 @@ from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, 
 from allranks.head.state.advice import dead_too, typed_ranks
 from allranks.messages import pickle_values
 from allranks.messages.open_questions import Reply, RequestFailed
-from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, Names, Pull, PullLeaf, Push
+from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, PendingNames, Pull, PullLeaf, Push
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop import Stop
 from allranks_backends.plan import alike, rank_label
@@ -41,7 +41,7 @@ class ClusterValues(ClusterBase):
         chosen = [rank for ranks, _ in parts for rank in ranks]
         self._refuse_dead(chosen)
         with self._pushing:
-            number, asked = time.time_ns(), dict[int, Future[Reply[Names]]]()
+            number, asked = time.time_ns(), dict[int, Future[Reply[PendingNames]]]()
             try:
                 for ranks, buffers in parts:
                     asked |= self._ask_all(Push(push=number), ranks, buffers)
@@ -188,7 +188,7 @@ def _cut(name: str, value: Any, count: int) -> list[Any]:
         raise UsageError(f"{name} is a {kind}: only arrays, lists and tuples can be scattered.") from None
 
 
-def _refuse_failed(replies: Mapping[int, Answered[Names]], names: str) -> None:
+def _refuse_failed(replies: Mapping[int, Answered[PendingNames]], names: str) -> None:
     """Raise RankError, which names the ranks that could not load a push, and why."""
     failed = {rank: reply for rank, reply in replies.items() if isinstance(reply, RequestFailed)}
     if not failed:
@@ -207,10 +207,10 @@ def _packed(values_by_name: Mapping[str, Any]) -> list[Any]:
             raise UsageError(f"{name!r} is not a valid variable name.")
     try:
         return pickle_values.pack(dict(values_by_name))
-    except pickle_values.CannotTravel as whole:
+    except pickle_values.NotPicklable as whole:
         for name, value in values_by_name.items():
             try:
                 pickle_values.pack(value)
-            except pickle_values.CannotTravel as error:
+            except pickle_values.NotPicklable as error:
                 raise CannotTravel(f"{name}: {error}") from None
         raise CannotTravel(str(whole)) from None

@@ -18,7 +18,7 @@ MOST_COMPARED = 50
 """Most leaves whose values are fetched to report how far apart they are."""
 
 
-class Variable(NamedTuple):
+class VariableRow(NamedTuple):
     """One variable name, over all ranks that answered."""
 
     name: str
@@ -34,11 +34,14 @@ class Variables:
     """The table of ``%distributed vars``."""
 
     def __init__(
-        self, told: Mapping[int, Sequence[requests.Variable]], silent: Sequence[int] = (), dead: Sequence[int] = ()
+        self,
+        told: Mapping[int, Sequence[requests.DescribedVariable]],
+        silent: Sequence[int] = (),
+        dead: Sequence[int] = (),
     ) -> None:
         self.silent, self.dead = tuple(silent), tuple(dead)
         """Ranks that did not answer, and dead ranks; the table shows neither."""
-        by_name: dict[str, dict[int, requests.Variable]] = {}
+        by_name: dict[str, dict[int, requests.DescribedVariable]] = {}
         for rank, entries in told.items():
             for entry in entries:
                 by_name.setdefault(entry.name, {})[rank] = entry
@@ -146,7 +149,7 @@ def _numbers(np: Any, value: Any) -> Any:
     return array.astype("complex128" if np.iscomplexobj(array) else "float64")
 
 
-def _variable(name: str, entries: Mapping[int, requests.Variable], asked: Sequence[int]) -> Variable:
+def _variable(name: str, entries: Mapping[int, requests.DescribedVariable], asked: Sequence[int]) -> VariableRow:
     types = alike({rank: entry.type for rank, entry in entries.items()})
     shapes = alike({rank: _shape(entry) for rank, entry in entries.items()})
     absent = [rank for rank in asked if rank not in entries]
@@ -170,7 +173,7 @@ def _variable(name: str, entries: Mapping[int, requests.Variable], asked: Sequen
     else:
         agree, said = True, "identical" if len(entries) > 1 else rank_label(list(entries))
     nbytes = {rank: entry.nbytes for rank, entry in entries.items()}
-    return Variable(name, " / ".join(types), " / ".join(filter(None, shapes)), nbytes, agree, said)
+    return VariableRow(name, " / ".join(types), " / ".join(filter(None, shapes)), nbytes, agree, said)
 
 
 def _shape(entry: Described) -> str:
@@ -183,7 +186,7 @@ def _kind(entry: Described) -> str:
     return _shape(entry) or entry.type
 
 
-def _cells(row: Variable) -> tuple[str, ...]:
+def _cells(row: VariableRow) -> tuple[str, ...]:
     known = [size for size in row.nbytes.values() if size is not None]
     sizes = dict.fromkeys(human_bytes(size) for size in sorted(known))
     span = "" if not known else next(iter(sizes)) if len(sizes) == 1 else f"{min(known):,} – {max(known):,} B"

@@ -30,7 +30,7 @@ from allranks_backends.runtimes.placement_checks import bare_name
 from allranks_widgets.table import html_table
 
 from .survey import COMMANDS_WITHIN, Surveyed, survey
-from .trial_start import Trial, try_up
+from .trial_start import TrialStart, try_up
 
 PATIENCE = 20.0
 """Timeout, in seconds, for a command on this machine."""
@@ -172,7 +172,7 @@ def asked_by(options: argparse.Namespace) -> Diagnosis:
     )
 
 
-def _as_tried(findings: Sequence[Finding], trial: Trial, hosts: Sequence[str]) -> list[Finding]:
+def _as_tried(findings: Sequence[Finding], trial: TrialStart, hosts: Sequence[str]) -> list[Finding]:
     """Adjust findings to the trial: after a success, errors become warnings unless `later`; else add its own errors."""
     if trial.formed:
         return [
@@ -193,7 +193,7 @@ def _of_trial(host: str, why: str) -> Finding:
     return Finding("error", host, what, "", fix)
 
 
-def _tried(trial: Trial) -> str:
+def _tried(trial: TrialStart) -> str:
     started = "a start as by up: logins, host processes, versions, working folders, ranks"
     return f"{started}, the world" if trial.formed else started
 
@@ -262,7 +262,7 @@ def _unreached(cause: HostCause) -> HostFacts:
     return HostFacts(cause.host, False, why, cause.said, known_hosts=known_hosts, has_agent=has_agent)
 
 
-def _facts(told: Surveyed, trial: Trial) -> HostFacts:
+def _facts(told: Surveyed, trial: TrialStart) -> HostFacts:
     host = told.host
     if told.trouble:
         met = next((cause.why.rstrip(".") for cause in trial.causes if cause.host == host.name), told.trouble)
@@ -279,7 +279,7 @@ def _facts(told: Surveyed, trial: Trial) -> HostFacts:
     return HostFacts(**known, addresses=addresses, reaches=_reaches(host.name, trial))
 
 
-def _reaches(host: str, trial: Trial) -> dict[str, Reach]:
+def _reaches(host: str, trial: TrialStart) -> dict[str, Reach]:
     """For each host that `host` had to reach, the address, and the error if that failed."""
     found = {other: Reach(trial.addresses.get(other, "")) for one, other in trial.reached if one == host}
     return found | {each.other: Reach(each.address, _errno(each.why)) for each in trial.apart if each.one == host}

@@ -49,7 +49,7 @@ echo "{token} end"
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandOutput:
     """The output of one command on one host."""
 
     out: str
@@ -67,7 +67,7 @@ class Surveyed:
     """One host's answers, or why there are none."""
 
     host: Host
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, CommandOutput]
     trouble: str = ""
     """Why the host could not be asked, and what to do; empty if it was asked."""
     said: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ def _script(commands: Sequence[str], token: str, within: int) -> str:
     return _HEAD + runs + _TAIL.format(count=len(commands), tenths=within * 10, token=token)
 
 
-def _answers(told: bytes, token: str) -> list[Answer]:
+def _answers(told: bytes, token: str) -> list[CommandOutput]:
     """Parse the answers in order, and skip output that a login shell printed before them."""
     answers, rest = [], told
     mark = token.encode() + b" "
@@ -182,7 +182,7 @@ def _answers(told: bytes, token: str) -> list[Answer]:
         code, out, err = head.split()[2:]
         end, last = int(out), int(out) + int(err)
         answers.append(
-            Answer(
+            CommandOutput(
                 rest[:end].decode(errors="replace"),
                 rest[end:last].decode(errors="replace"),
                 None if code == b"late" else int(code),

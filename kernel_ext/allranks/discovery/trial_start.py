@@ -28,7 +28,7 @@ EACH = 2
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialStart:
     """How far a start got. Everything that it started has ended."""
 
     refused: str = ""
@@ -55,7 +55,7 @@ class Trial:
 
 def try_up(
     hosts: Sequence[Host], *, backend: str, python: str | None, cwd: str | Path | None, env: Mapping[str, str]
-) -> Trial:
+) -> TrialStart:
     """Start ranks on `hosts`, which has one entry per rank, as `Cluster.up` does, and end them.
 
     Starts at most `EACH` ranks on each host, or more if hosts would otherwise have other neighbors than with all ranks.
@@ -70,7 +70,7 @@ def try_up(
     return trial
 
 
-def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[Trial, bool]:
+def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[TrialStart, bool]:
     """Make one attempt; returns the outcome, and whether another attempt may succeed."""
     ranks = None
     try:
@@ -92,14 +92,14 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
         else:
             ranks.connect()
             ranks.look_at_network(backend)
-        return Trial(formed=whole, reached=_pairs(ranks.hosts, backend), addresses=_addresses(ranks)), False
+        return TrialStart(formed=whole, reached=_pairs(ranks.hosts, backend), addresses=_addresses(ranks)), False
     except CannotStart as error:
         reached = _pairs(ranks.hosts, backend) if ranks is not None and error.apart else []
         addresses = _addresses(ranks) if ranks is not None else {}
-        return Trial(str(error), False, error.causes, error.apart, reached, addresses), error.transient
+        return TrialStart(str(error), False, error.causes, error.apart, reached, addresses), error.transient
     except (OSError, ZMQError) as error:  # this machine lacks a resource; other hosts' failures raise CannotStart
         why = cannot_start(error)
-        return Trial(why, causes=[HostCause(HERE.name, why)]), False
+        return TrialStart(why, causes=[HostCause(HERE.name, why)]), False
     finally:
         if ranks is not None:
             with undisturbed():

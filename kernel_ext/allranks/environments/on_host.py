@@ -38,7 +38,7 @@ EVERY = 0.25
 ASK = "import json, sys, sysconfig; print(json.dumps([list(sys.version_info[:2]), sysconfig.get_platform()]))"
 
 
-class Failed(Exception):
+class SetupFailed(Exception):
     """Setup failed on this host; the message is a sentence."""
 
 
@@ -93,7 +93,7 @@ class EnvironmentMaker:
                     return
                 self.say("needs", platform=platform, uv=uv, gpu=gpu, index=_reachable(index))
                 self._make(json.loads(self._stdin.readline()), python, uv, index)
-        except Failed as failure:
+        except SetupFailed as failure:
             self.say("failed", why=str(failure))
         except OSError as error:
             self.say("failed", why=(error.filename or self._short) + ": " + (error.strerror or str(error)))
@@ -129,7 +129,7 @@ class EnvironmentMaker:
         return "" if status == 0 else (lines or [f"it ended with {status}"])[-1]
 
     def _python(self) -> tuple[str, str]:
-        """The path of a Python of the notebook's minor version, and its platform. Raises Failed if there is none."""
+        """The path of a Python of the notebook's minor version, and its platform. Raises SetupFailed without one."""
         seen = []
         for path in self._candidates():
             try:
@@ -142,9 +142,9 @@ class EnvironmentMaker:
             seen.append(f"{version[0]}.{version[1]} ({path})")
         found = f"it is {', '.join(seen)}" if seen else "there is no such program there"
         if self._named:
-            raise Failed(f"{self._named} is no Python {self._minor}: {found}")
+            raise SetupFailed(f"{self._named} is no Python {self._minor}: {found}")
         found = f"it has {', '.join(dict.fromkeys(seen))}" if seen else "it has none"
-        raise Failed(f"it needs a Python {self._minor}, as this notebook has, and {found}. {self._advice()}")
+        raise SetupFailed(f"it needs a Python {self._minor}, as this notebook has, and {found}. {self._advice()}")
 
     def _program(self, name: str) -> str | None:
         """The path of a program, also searched in folders that are not on the PATH of a shell that ssh starts."""
@@ -181,7 +181,7 @@ class EnvironmentMaker:
             while not _locked(file.fileno()):
                 self.progress("waits for another setup there")
                 if select.select([self._stdin], [], [], 0.2)[0]:  # no request is due, so the input has closed
-                    raise Failed("the connection was lost")
+                    raise SetupFailed("the connection was lost")
             yield
 
     def _make(self, request: Mapping[str, Any], python: str, uv: str | None, index: str) -> None:
@@ -195,7 +195,7 @@ class EnvironmentMaker:
             threading.Thread(target=self._end_with_input, daemon=True).start()
             installed = self._install(request, python, uv, index, wheels)
             if why := self._does_not_work(self._folder):
-                raise Failed("the environment was made, but does not work: " + why)
+                raise SetupFailed("the environment was made, but does not work: " + why)
             shutil.rmtree(wheels, ignore_errors=True)
             made = {"python": python, "with_uv": bool(uv), "packages": installed}
             with open(os.path.join(self._folder, self._mark), "w") as file:
@@ -213,7 +213,7 @@ class EnvironmentMaker:
             while size:
                 data = self._stdin.read(min(size, 1 << 20))
                 if not data:
-                    raise Failed("the connection was lost")
+                    raise SetupFailed("the connection was lost")
                 file.write(data)
                 size -= len(data)
 
@@ -253,10 +253,10 @@ class EnvironmentMaker:
         return sum(name.endswith(".dist-info") for name in packages)
 
     def _call(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-        """Run a command with additional environment variables, and report its output as progress. Raises Failed."""
+        """Run a command with these variables, too, and report its output as progress. Raises SetupFailed."""
         lines, status = self._run(line, variables)
         if status:
-            raise Failed(_reason(lines) or f"{line[0]} ended with {status}")
+            raise SetupFailed(_reason(lines) or f"{line[0]} ended with {status}")
 
     def _run(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[list[str], int]:
         """Run a command; returns the lines that it printed, and its exit status."""

@@ -20,7 +20,7 @@ from . import measured, notebook_run
 from .compare_experiments import find_run, ratios
 from .function_run import Function, call, on_ranks, record, source_of
 from .grid import Grid, Run, arguments_of, runs_of, takes_cluster
-from .runs_on_disk import Entry, Record, table_of, written
+from .runs_on_disk import Entry, RunRecord, table_of, written
 from .worlds import Worlds
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Experiment:
         self.folder = Path(folder) if folder is not None else Path("runs") / name
         self.runs = runs_of(grid, repeat)
         self._fresh, self._timeout, self._busbw = fresh, timeout, busbw
-        self._record = Record(self.folder)
+        self._record = RunRecord(self.folder)
         self._function: Function | None = None
         self._takes_cluster = False
         self._notebook: Path | None = None
@@ -164,7 +164,7 @@ class Experiment:
         entry |= {"status": "failed" if outcome.error else "ok", "error": outcome.error, "cause": outcome.cause}
         self._record.finish(run, entry)
 
-    def _keep_log(self, run: Run, cluster: Cluster, outcome: notebook_run.Outcome) -> None:
+    def _keep_log(self, run: Run, cluster: Cluster, outcome: notebook_run.NotebookOutcome) -> None:
         if (frame := cluster.logged()).empty:
             return
         written(self._record.place(run) / "log.parquet", frame.to_parquet)

@@ -15,7 +15,7 @@ from typing import Any
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError, UsageError
 
-from .notebook_run import Outcome, show_recorded
+from .notebook_run import NotebookOutcome, show_recorded
 from .runs_on_disk import plain_results
 
 STOP_EVERY = 2.0
@@ -53,7 +53,7 @@ def call(
     cluster: Cluster,
     arguments: Mapping[str, Any],
     timeout: float | None,
-    outcome: Outcome,
+    outcome: NotebookOutcome,
 ) -> None:
     """Call the function, and store its results and its error in `outcome`."""
     token = _recorded.set({})

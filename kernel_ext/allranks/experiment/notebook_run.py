@@ -27,7 +27,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
-class Outcome:
+class NotebookOutcome:
     """The results of one run and the figures of its world, or its error and the cause."""
 
     results: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def check_parameters(path: Path, runs: Sequence[Run]) -> None:
             raise UsageError(f"grid: {path.name} has no parameter {', '.join(sorted(unknown))}; {there}.")
 
 
-def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: float | None) -> Outcome:
+def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: float | None) -> NotebookOutcome:
     """Run a notebook in the folder where it is, and save it with its outputs as ``notebook.ipynb`` in `place`."""
     import nbformat
     from jupyter_client.kernelspec import KernelSpecManager
@@ -75,7 +75,7 @@ def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: flo
     )
     # Without folders to search, there is only ipykernel's own "python3", which is this interpreter.
     client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
-    outcome = Outcome()
+    outcome = NotebookOutcome()
     index = 0
     try:
         with client.setup_kernel():

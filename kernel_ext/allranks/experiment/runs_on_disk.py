@@ -29,7 +29,7 @@ Entry = dict[str, Any]
 """One run: ``parameters``, ``results``, ``world``, and the columns that `TAKEN` names."""
 
 
-class Record:
+class RunRecord:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

@@ -11,7 +11,7 @@ from allranks_backends.views import AT_REST
 
 from . import measured
 from .grid import Run
-from .notebook_run import Outcome
+from .notebook_run import NotebookOutcome
 
 
 class Worlds:
@@ -23,9 +23,9 @@ class Worlds:
         self._wanted: dict[str, Any] = {}
         self._busbw: float | None = None
 
-    def enter(self, run: Run) -> tuple[Outcome, float]:
+    def enter(self, run: Run) -> tuple[NotebookOutcome, float]:
         """Bring up the run's world. Return the outcome, with an error if that failed, and when this began."""
-        began, outcome = time.monotonic(), Outcome()
+        began, outcome = time.monotonic(), NotebookOutcome()
         kept = not self._fresh and self._wanted == run.world and self._usable()
         try:
             if not kept:

@@ -31,10 +31,10 @@ from allranks.machine.shared_tree import (
     CONTENT,
     DIGEST,
     ContentChanged,
-    Entry,
     Manifest,
     SharedFile,
     SharedTree,
+    TreeEntry,
     WantedBlock,
     error_text,
     files_of,
@@ -567,7 +567,7 @@ def _digests(reply: Reply[ShareDigests]) -> dict[int, bytes]:
     return {number: data[place * DIGEST : (place + 1) * DIGEST] for place, number in enumerate(reply.answer.files)}
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: TreeEntry) -> int:
     return entry.size if entry.is_file else 0
 
 

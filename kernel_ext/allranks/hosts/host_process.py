@@ -15,7 +15,7 @@ from typing import IO, Any, TypeAlias
 
 from allranks.errors import CannotStart
 from allranks.messages.host_messages import (
-    Describe,
+    DescribeCluster,
     End,
     Ended,
     Forget,
@@ -131,7 +131,7 @@ class HostEnd:
         """
         return self._ask(Keep(lease, str(file) if file is not None else None, longer, list(saver), says))
 
-    def describe(self, order: Describe) -> None:
+    def describe(self, order: DescribeCluster) -> None:
         """Have the host process write down which cluster it belongs to."""
         self._order(order)
 

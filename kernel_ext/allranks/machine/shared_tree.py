@@ -44,7 +44,7 @@ class ContentChanged(RuntimeError):
     """A file has changed since it was listed."""
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True):
+class TreeEntry(msgspec.Struct, array_like=True, frozen=True):
     """A file, a symbolic link, or an empty folder."""
 
     path: bytes
@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Manifest(msgspec.Struct):
-    entries: list[Entry]
+    entries: list[TreeEntry]
     left_out: list[tuple[bytes, str]]
     """Paths that are not shared, and why."""
 
@@ -166,7 +166,7 @@ def listed(path: bytes) -> SharedTree:
     return found, scan(found)
 
 
-def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:
+def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, TreeEntry | str]]:
     """Yield the path and the entry, or why it is left out. Skips files of unfinished transfers and downloads."""
     with os.scandir(os.path.join(found.parent, folder)) as listing:
         entries = sorted(listing, key=lambda each: each.name)
@@ -191,14 +191,14 @@ def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, Entry | str]]:
             yield path, NO_FILE
 
 
-def _file(found: Found, path: bytes, now: os.stat_result) -> Entry:
+def _file(found: Found, path: bytes, now: os.stat_result) -> TreeEntry:
     """The entry of a file. Raises OSError, before anything is sent, if the file cannot be read."""
     os.close(open_to_read(os.path.join(found.parent, path)))
     return _entry(path, now)
 
 
-def _entry(path: bytes, now: os.stat_result, target: bytes = b"") -> Entry:
-    return Entry(path, now.st_mode, now.st_size, now.st_mtime_ns, now.st_ino, now.st_ctime_ns, target)
+def _entry(path: bytes, now: os.stat_result, target: bytes = b"") -> TreeEntry:
+    return TreeEntry(path, now.st_mode, now.st_size, now.st_mtime_ns, now.st_ino, now.st_ctime_ns, target)
 
 
 def stays_inside(path: bytes, target: bytes) -> bool:

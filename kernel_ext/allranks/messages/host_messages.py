@@ -74,7 +74,7 @@ class Keep:
 
 
 @dataclass
-class Describe:
+class DescribeCluster:
     """Write a description of the cluster to a file, for commands that list and end clusters from a shell."""
 
     cluster: str
@@ -161,7 +161,9 @@ class End:
 
 Serial: TypeAlias = tuple[str, int]
 """The head that sends a request, and the number of the request among those of that head, from 1."""
-HostOrder: TypeAlias = Prepare | Keep | Describe | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
+HostOrder: TypeAlias = (
+    Prepare | Keep | DescribeCluster | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
+)
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,7 @@ HostEvent: TypeAlias = Greeting | Prepared | Started | Launched | Present | Ende
 
 _ORDERS = {
     each.__name__: each
-    for each in (Prepare, Keep, Describe, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)
+    for each in (Prepare, Keep, DescribeCluster, Start, Launch, Offer, Signal, Forget, Runs, Ports, Alive, End)
 }
 _EVENTS: dict[str, type[HostEvent]] = {
     each.__name__: each

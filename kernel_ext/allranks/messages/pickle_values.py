@@ -23,13 +23,13 @@ import cloudpickle
 
 from . import checkpoint_reducers
 from .cell_lines import CellLines, file_for, lines_of
-from .reducers import Cell, keep_slots, reduced
+from .reducers import ClosureCell, keep_slots, reduced
 
 Stored = Callable[[Any], str | None]
 """Returns the key of an object that is stored elsewhere, None for other objects."""
 
 
-class CannotTravel(ValueError):
+class NotPicklable(ValueError):
     """A value that cannot be sent to another process; the message says why, and which values can be sent."""
 
     reason = ""
@@ -42,7 +42,7 @@ def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
     With `for_rank`, the world's Group in the value becomes the receiving rank's own, and the user's functions look up
     their global names in the receiving rank's namespace. Otherwise a Group cannot be sent, since a notebook has none.
     Returns the pickle stream followed by the out-of-band buffers. Evaluates MLX arrays, so an array that depends
-    on a pending collective must be packed by every rank. Raises CannotTravel.
+    on a pending collective must be packed by every rank. Raises NotPicklable.
     """
     return _packed(lambda _: [value], for_rank)
 
@@ -61,7 +61,7 @@ def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]
     """Like `pack` for a rank, with the code that functions in the value use from this namespace, for `unpack_call`.
 
     Code means functions, classes and modules, and the code that these use in turn. Left out are data, names in
-    `without`, and code that cannot be sent. Also returns the files of these functions. Raises CannotTravel.
+    `without`, and code that cannot be sent. Also returns the files of these functions. Raises NotPicklable.
     """
     files: set[str] = set()
 
@@ -95,7 +95,7 @@ def can_travel(value: Any, *, for_rank: bool = True, look_at: float = math.inf) 
     """Whether `pack` could pack the value, judged by its first `look_at` bytes; evaluates no MLX array."""
     try:
         _packed(lambda _: [value], for_rank, dry=True, most=look_at)
-    except CannotTravel:
+    except NotPicklable:
         return False
     except _LargeEnough:
         pass
@@ -136,7 +136,7 @@ def pack_to_compare(value: Any, stored: Stored) -> list[Any]:
 
 
 def arrays_to_pack(value: Any) -> list[Any]:
-    """The MLX arrays that `pack_names` would pack for the value. Evaluates none. Raises CannotTravel."""
+    """The MLX arrays that `pack_names` would pack for the value. Evaluates none. Raises NotPicklable."""
     arrays = list[Any]()
 
     def each(pickler: _Pickler) -> Iterator[Any]:
@@ -210,7 +210,7 @@ def _packed(
     """Return one stream of several pickles, which share common objects, followed by the out-of-band buffers.
 
     `each` yields the values; it is called with the pickler, which knows the names that the functions packed so far
-    use. `to_keep`: see `checkpoint_reducers`. `dry` leaves out the content of arrays. Raises CannotTravel, and
+    use. `to_keep`: see `checkpoint_reducers`. `dry` leaves out the content of arrays. Raises NotPicklable, and
     _LargeEnough beyond `most` bytes.
     """
     buffers: list[Any] = []
@@ -228,7 +228,7 @@ def _packed(
             pickler.dump(value)
     except (Exception, SystemExit) as error:  # an object's own __reduce__ may raise anything
         type_name = type(value).__name__
-        cannot = CannotTravel(
+        cannot = NotPicklable(
             f"cannot send {'an' if type_name[:1] in 'aeiouAEIOU' else 'a'} {type_name} to another process "
             f"({_reason(error)}). Arrays, numbers, strings, and lists, dicts and dataclasses of them can be sent."
         )
@@ -253,7 +253,7 @@ class _Pickler(cloudpickle.Pickler):
         """The objects that functions use from the user's namespace, by name; they were left out of the pickle."""
         self.files: set[str] = set()
         """The files in which these functions are defined."""
-        self._cells: dict[int, tuple[types.CellType, Cell]] = {}
+        self._cells: dict[int, tuple[types.CellType, ClosureCell]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         mx = sys.modules.get("mlx.core")
@@ -302,7 +302,7 @@ class _Pickler(cloudpickle.Pickler):
         """Use one closure cell for all functions that share it: cloudpickle (3.1) gives each function its own."""
         *others, closure = super()._function_getnewargs(function)
         cells = function.__closure__ or ()
-        shared = tuple(self._cells.setdefault(id(cell), (cell, Cell()))[1] for cell in cells)
+        shared = tuple(self._cells.setdefault(id(cell), (cell, ClosureCell()))[1] for cell in cells)
         return (*others, None if closure is None else shared)
 
 

@@ -48,7 +48,7 @@ class _Queued(NamedTuple):
     """The number of the question that it answers."""
 
 
-class Lifeline:
+class RankLifeline:
     """Owns the socket; `send` may be called from any thread, the callbacks run in the lifeline's own thread."""
 
     def __init__(

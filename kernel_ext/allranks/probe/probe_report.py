@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from allranks.messages.events.probe_answers import Answer, Check, Given
+from allranks.messages.events.probe_answers import Given, ProbeAnswer, ProbeCheck
 
 from .probe_questions import IN_PLACE, QUESTIONS
 
@@ -15,7 +15,7 @@ SCHEMA = 1
 JACCL = ("jaccl", "jaccl-ring")
 
 
-class Machine(Struct, frozen=True):
+class ProbedMachine(Struct, frozen=True):
     """The probed machine, without its name."""
 
     system: str
@@ -45,11 +45,11 @@ class Verdict(Struct, frozen=True):
 
 class Report(Struct, kw_only=True):
     schema: int = SCHEMA
-    machine: Machine
+    machine: ProbedMachine
     date: str
     verdict: Verdict
-    answers: list[Answer] = []
-    checks: list[Check] = []
+    answers: list[ProbeAnswer] = []
+    checks: list[ProbeCheck] = []
     seconds: float = 0.0
     complete: bool = True
     """False if the probe was stopped early."""
@@ -66,13 +66,13 @@ class Report(Struct, kw_only=True):
         return self.complete and not self.unexpected()
 
 
-def as_expected(answer: Answer) -> bool:
+def as_expected(answer: ProbeAnswer) -> bool:
     """Whether an answer is as expected; a question that could not be asked counts as such, unless it failed."""
     expected = QUESTIONS[answer.question].expected
     return not answer.failed and (answer.given == "not asked" or expected in (None, answer.given))
 
 
-def verdict(answers: Iterable[Answer], checks: Iterable[Check], macos: str, listed: bool) -> Verdict:
+def verdict(answers: Iterable[ProbeAnswer], checks: Iterable[ProbeCheck], macos: str, listed: bool) -> Verdict:
     """Decide whether aborting in place may be enabled.
 
     That requires every fact in `IN_PLACE`, and a JACCL world that was re-formed without restarting ranks.

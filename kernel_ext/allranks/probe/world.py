@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class World(Struct, frozen=True):
+class ProbedWorld(Struct, frozen=True):
     name: str
     """The world's name in the report."""
     backend: str

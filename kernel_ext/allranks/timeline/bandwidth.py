@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from allranks.bench.figures import factor, moved
 
-from .rank_timeline import Call
+from .rank_timeline import TimelineCall
 
 
-def bandwidths(call: Call, size: int) -> dict[str, float]:
+def bandwidths(call: TimelineCall, size: int) -> dict[str, float]:
     """algbw and busbw of the transfer in GB/s, as `bench.figures` defines them; empty if it was not timed."""
     if not call.transfer:
         return {}

@@ -13,14 +13,14 @@ from allranks.messages.requests import CellTrace
 from allranks.units import seconds_text
 
 from .clocks import Alignment, Ping, align
-from .rank_timeline import Call, RankTimeline, meetings, rank_timeline, with_waits
+from .rank_timeline import RankTimeline, TimelineCall, meetings, rank_timeline, with_waits
 
 
 @dataclass(frozen=True)
 class Wait:
     """A collective in which a rank waited for the last one."""
 
-    call: Call
+    call: TimelineCall
     """The call of the rank that waited longest."""
     last: int
     doing: str | None
@@ -99,14 +99,14 @@ class CellTimeline:
 
     def waits(self, most: int = 5) -> list[Wait]:
         """The `most` collectives in which a rank waited longest, longest first."""
-        longest: dict[int, Call] = {}
+        longest: dict[int, TimelineCall] = {}
         for call in (call for each in self.ranks for call in each.calls if call.wait):
             if call.number not in longest or (call.wait or 0) > (longest[call.number].wait or 0):
                 longest[call.number] = call
         chosen = sorted(longest.values(), key=lambda call: call.wait or 0, reverse=True)[:most]
         return [Wait(call, call.last, self._doing(call)) for call in chosen if call.last is not None]
 
-    def _doing(self, call: Call) -> str | None:
+    def _doing(self, call: TimelineCall) -> str | None:
         """Name of the innermost span that the last rank was in halfway through the other rank's wait."""
         marks = next(each.marks for each in self.ranks if each.rank == call.last)
         middle = (call.began or 0.0) + (call.wait or 0.0) / 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.arguments import HERE
 from allranks.messages.open_questions import RequestFailed
-from allranks.messages.requests import CellTrace, Clock, Trace
+from allranks.messages.requests import CellTrace, Clock, ReadTrace
 
 from .clocks import Ping
 from .timeline import Timeline
@@ -40,7 +40,7 @@ class Recording:
     def finish(self, cell: int, stuck: bool = False) -> Timeline:
         """The timeline of `cell`, from the ranks that still answer; they get less time if some are `stuck`."""
         asked = {
-            rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, Trace(cell))
+            rank: self._lifeline.ask(self._monitor.ranks[rank].uuid, ReadTrace(cell))
             for rank in self._ranks
             if self._monitor.ranks[rank].dead is None
         }

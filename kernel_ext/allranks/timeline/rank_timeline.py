@@ -17,7 +17,7 @@ from .clocks import Meeting
 
 
 @dataclass(frozen=True)
-class Call:
+class TimelineCall:
     """A collective on one rank. Times are seconds since the cell began on the first rank."""
 
     rank: int
@@ -73,7 +73,7 @@ class RankTimeline:
     ended: float
     dropped: int
     """Number of events that were not kept, since there were too many."""
-    calls: tuple[Call, ...]
+    calls: tuple[TimelineCall, ...]
     evaluations: tuple[tuple[float, float], ...]
     """The user's own ``mx.eval``: begin and end."""
     marks: tuple[Mark, ...]
@@ -115,7 +115,7 @@ def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float
 
     over = at(told.ended)
     calls = tuple(
-        Call(
+        TimelineCall(
             rank,
             each.number,
             each.op,
@@ -149,7 +149,7 @@ def with_waits(ranks: Sequence[RankTimeline]) -> tuple[RankTimeline, ...]:
         number: min(each, key=each.__getitem__) for number, each in by_number.items() if 1 < len(each) == len(ranks)
     }
 
-    def split(call: Call) -> Call:
+    def split(call: TimelineCall) -> TimelineCall:
         if not call.shared or call.number not in last:
             return call
         mine, transfer = by_number[call.number][call.rank], by_number[call.number][last[call.number]]

@@ -19,7 +19,7 @@ from allranks.errors import UsageError
 
 from .bandwidth import bandwidths
 from .cell_timeline import CellTimeline
-from .rank_timeline import Call, RankTimeline
+from .rank_timeline import RankTimeline, TimelineCall
 
 Event = dict[str, Any]
 WORTH_SHOWING = 10e-6
@@ -92,7 +92,7 @@ def _of_rank(
         yield from _of_call(timeline, each, call, pid, tid)
 
 
-def _of_call(timeline: CellTimeline, each: RankTimeline, call: Call, pid: int, tid: int) -> Iterator[Event]:
+def _of_call(timeline: CellTimeline, each: RankTimeline, call: TimelineCall, pid: int, tid: int) -> Iterator[Event]:
     about = _facts(timeline, call)
     if call.began is None:
         yield _instant(f"{call.op} called", "asked", pid, tid, call.asked, **about)
@@ -111,7 +111,7 @@ def _of_call(timeline: CellTimeline, each: RankTimeline, call: Call, pid: int, t
         yield _slice("transfer", "transfer", pid, tid, came, ended, number=call.number)
 
 
-def _facts(timeline: CellTimeline, call: Call) -> Event:
+def _facts(timeline: CellTimeline, call: TimelineCall) -> Event:
     facts: Event = {"number": call.number, "shape": str(list(call.shape)), "dtype": call.dtype, "bytes": call.nbytes}
     if call.line is not None:
         facts["line"] = call.line
@@ -127,7 +127,7 @@ def _facts(timeline: CellTimeline, call: Call) -> Event:
 
 def _flows(timeline: CellTimeline, hosts: list[str]) -> Iterator[Event]:
     """One arrow through all ranks of each collective, from the rank that entered last; its id is the call's number."""
-    by_number: dict[int, list[tuple[RankTimeline, Call]]] = {}
+    by_number: dict[int, list[tuple[RankTimeline, TimelineCall]]] = {}
     for each in timeline.ranks:
         for call in each.calls:
             if call.last is not None:
@@ -141,7 +141,7 @@ def _flows(timeline: CellTimeline, hosts: list[str]) -> Iterator[Event]:
             yield event | {"id": number, "ts": _nanoseconds(at) / 1e3, "bp": "e"}
 
 
-def _joined(call: Call, came: float) -> float:
+def _joined(call: TimelineCall, came: float) -> float:
     """A moment in this rank's transfer, not before the last rank entered: viewers look for the slice at that moment."""
     began, ended = call.began or 0.0, call.ended or 0.0
     start = min(max(came, began + (call.wait or 0.0)), ended)

@@ -14,7 +14,7 @@ SWAPS = 1e6
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRank:
     """A rank that is done with the cell."""
 
     how: str
@@ -62,7 +62,7 @@ A_SEND_IS_LAZY = "a send takes place when its result is evaluated"
 GROUP_UNKNOWN = "which ranks make up that smaller group is not known here"
 
 
-def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]) -> str:
+def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, EndedRank], ranks: Sequence[int]) -> str:
     """``rank 2 raised ValueError: boom (line 3); rank 1 is running line 9: time.sleep(100)``.
 
     Describes the ranks missing from the collective in which the ranks `here` wait; `ranks` take part in the cell.
@@ -105,7 +105,7 @@ def _troubles(snapshot: Snapshot, ranks: Sequence[RankView]) -> Iterator[str]:
             yield f"the GPU of {rank_label(hot)} on {host.name} is too hot and runs slower"
 
 
-def _of_ended(view: RankView, ended: Ended, number: int, kind: tuple[object, ...]) -> tuple[Absence, str] | None:
+def _of_ended(view: RankView, ended: EndedRank, number: int, kind: tuple[object, ...]) -> tuple[Absence, str] | None:
     """Return why a rank that is done with the cell is missing; None if it was unblocked from this collective."""
     other = view.collective
     if other is not None and other.shared and other.number == number and _kind(other) != kind:
@@ -118,7 +118,7 @@ def _of_ended(view: RankView, ended: Ended, number: int, kind: tuple[object, ...
 
 
 def _missing_peer(
-    waits_in: Collective, here: set[int], snapshot: Snapshot, ended: Mapping[int, Ended], ranks: Sequence[int]
+    waits_in: Collective, here: set[int], snapshot: Snapshot, ended: Mapping[int, EndedRank], ranks: Sequence[int]
 ) -> str:
     """Describe the peer of a ``send`` or ``recv``; if the peer is not known, all ranks that are not `here`."""
     known = [view for view in snapshot.ranks if view.rank == waits_in.peer]

@@ -9,7 +9,7 @@ from allranks_backends.plan import rank_label
 from allranks_backends.views import Snapshot
 from allranks_widgets.status import human_bytes
 
-from .stall import Finding
+from .stall import StallFinding
 
 LITTLE = 0.05
 """Warn if less than this share of a host's memory is left. Not for a GPU, which is often filled on purpose."""
@@ -21,7 +21,7 @@ ENOUGH = 0.25
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryLeft:
     """The memory of a host or a GPU, in bytes."""
 
     where: str
@@ -44,12 +44,12 @@ class LowMemory:
         """By host or GPU: times and bytes of the last `OVER` seconds, oldest first."""
         self._warned = set[str]()
 
-    def look(self, snapshot: Snapshot, now: float) -> list[Finding]:
+    def look(self, snapshot: Snapshot, now: float) -> list[StallFinding]:
         """Return new warnings; `now` is in seconds."""
         memories = [*_hosts(snapshot, self._ranks), *_gpus(snapshot, self._ranks)]
-        return [Finding(each.ranks, text) for each in memories if (text := self._warning(each, now))]
+        return [StallFinding(each.ranks, text) for each in memories if (text := self._warning(each, now))]
 
-    def _warning(self, memory: Memory, now: float) -> str:
+    def _warning(self, memory: MemoryLeft, now: float) -> str:
         readings = self._used.setdefault(memory.where, [])
         readings.append((now, memory.used))
         while now - readings[0][0] > OVER:
@@ -69,15 +69,15 @@ class LowMemory:
         )
 
 
-def _hosts(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[Memory]:
+def _hosts(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[MemoryLeft]:
     for host in snapshot.hosts:
         here = tuple(rank for rank in ranks if snapshot.ranks[rank].host == host.name)
         if here and host.memory and host.memory_used is not None:
             full = "the system ends a process, such as a rank"
-            yield Memory(host.name, here, host.memory, host.memory_used, full, LITTLE)
+            yield MemoryLeft(host.name, here, host.memory, host.memory_used, full, LITTLE)
 
 
-def _gpus(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[Memory]:
+def _gpus(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[MemoryLeft]:
     """NVIDIA GPUs only: a Mac's shares the host's memory. MLX's cache counts as free: MLX frees it before it fails."""
     sharing: dict[str, list[int]] = {}
     for view in snapshot.ranks:
@@ -90,4 +90,4 @@ def _gpus(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[Memory]:
             kept = sum(snapshot.ranks[rank].mlx_cache or 0 for rank in on_it)
             where = f"The GPU of {rank_label(on_it)} ({last.gpu.name} on {last.host})"
             full = f"MLX raises an error on {rank_label(here)}"
-            yield Memory(where, here, last.gpu.memory, max(0, last.gpu.memory_used - kept), full)
+            yield MemoryLeft(where, here, last.gpu.memory, max(0, last.gpu.memory_used - kept), full)

@@ -14,9 +14,9 @@ from allranks.messages.events import CellError, Done, Item, LedgerEntry, Output,
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import alike, rank_label
 
-from .absent_ranks import Ended
+from .absent_ranks import EndedRank
 from .rank_result import RankResult
-from .stall import Finding
+from .stall import StallFinding
 
 RING_NOISE = re.compile(
     r"(\[ring\] (Socket \d+ was closed by the peer|Sending to socket \d+ failed.*|Too many send/recv errors.*)\n?)+"
@@ -149,27 +149,27 @@ class Outcome:
     def somebody_was_freed(self) -> bool:
         return any(result.unblocked for result in self.results.values())
 
-    def ended_how(self) -> dict[int, Ended]:
+    def ended_how(self) -> dict[int, EndedRank]:
         """Return how the cell ended on the ranks that are done with it."""
         ended = {}
         for rank, result in self.results.items():
             if rank in self.open:
                 continue
             if result.dead:
-                ended[rank] = Ended(f"died: {result.dead}", True, True)
+                ended[rank] = EndedRank(f"died: {result.dead}", True, True)
             elif result.error and not result.unblocked:
-                ended[rank] = Ended(f"raised {result.error}", True)
+                ended[rank] = EndedRank(f"raised {result.error}", True)
             elif result.unblocked:
-                ended[rank] = Ended("was unblocked", False, came=True)
+                ended[rank] = EndedRank("was unblocked", False, came=True)
             else:
-                ended[rank] = Ended("finished the cell", False, settled=result.settled)
+                ended[rank] = EndedRank("finished the cell", False, settled=result.settled)
         return ended
 
     def live_lines(self) -> dict[int, str]:
         """The unfinished line of each rank that has one."""
         return {rank: line for rank, line in self._live.items() if line}
 
-    def left_behind(self, *, stays: bool) -> list[Finding]:
+    def left_behind(self, *, stays: bool) -> list[StallFinding]:
         """Report aborted collectives whose results may look right, invalid variables, and pending variables.
 
         Pending variables are reported only if the world `stays`: otherwise their collectives cannot run.
@@ -195,11 +195,11 @@ def invalid_text(names: Mapping[int, Sequence[str]]) -> str:
     return " ".join(f"{rank_label(each.ranks)}: {each.text}." for each in _about(names, INVALID))
 
 
-def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -> list[Finding]:
+def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -> list[StallFinding]:
     """Return one finding for each group of ranks with the same names."""
     same = alike({rank: tuple(each) for rank, each in names.items() if each})
     return [
-        Finding(tuple(ranks), text.format(between.join(each), **(_ONE if len(each) == 1 else _SEVERAL)))
+        StallFinding(tuple(ranks), text.format(between.join(each), **(_ONE if len(each) == 1 else _SEVERAL)))
         for each, ranks in same.items()
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from allranks_backends.views import Collective, RankView, Snapshot
 
-from .absent_ranks import Ended, missing
+from .absent_ranks import EndedRank, missing
 from .agreement import disagreement
 from .together import report, together
 
@@ -24,7 +24,7 @@ AFTER_DEATH = 0.3
 
 
 @dataclass(frozen=True)
-class Finding:
+class StallFinding:
     """One message about these ranks."""
 
     ranks: tuple[int, ...]
@@ -43,8 +43,8 @@ class StallWatch:
     _said: set[tuple[int, str]] = field(default_factory=set)
 
     def look(
-        self, snapshot: Snapshot, ended: Mapping[int, Ended], since_failure: float | None
-    ) -> tuple[list[Finding], list[int]]:
+        self, snapshot: Snapshot, ended: Mapping[int, EndedRank], since_failure: float | None
+    ) -> tuple[list[StallFinding], list[int]]:
         """Return new findings, and the ranks to unblock because their wait is hopeless.
 
         `since_failure`: seconds since the first rank failed, None while none has.
@@ -74,8 +74,8 @@ class StallWatch:
         """Whether this disagreement was reported while the cell ran."""
         return (-1, disagreement) in self._said
 
-    def _told(self, disagreement: str) -> Finding | None:
-        return Finding(tuple(self.ranks), disagreement) if self._first(-1, disagreement) else None
+    def _told(self, disagreement: str) -> StallFinding | None:
+        return StallFinding(tuple(self.ranks), disagreement) if self._first(-1, disagreement) else None
 
     def _disagreement(self, waiting: list[RankView], snapshot: Snapshot) -> str | None:
         """Return how ranks disagree about a collective in which some wait: it can never complete correctly."""
@@ -91,23 +91,25 @@ class StallWatch:
         same = {rank: each for rank, each in entered.items() if each and each.shared and each.number == number}
         return disagreement(same)
 
-    def _left_to_tasks(self, views: Mapping[int, RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> set[int]:
+    def _left_to_tasks(
+        self, views: Mapping[int, RankView], snapshot: Snapshot, ended: Mapping[int, EndedRank]
+    ) -> set[int]:
         """Return ranks that cannot begin the cell, since a task waits in a collective that no other rank will enter."""
         open_ = [view for view in views.values() if view.in_task and (view.since or 0.0) >= STALL_AFTER]
         others = [view for view in snapshot.ranks if view.rank not in views]
         alone = not any(view.tasks or view.state in ("running", "waiting") for view in others)
         return {view.rank for view in open_} if ended and len(open_) == len(views) and alone else set()
 
-    def _stuck(self, snapshot: Snapshot) -> Finding | None:
+    def _stuck(self, snapshot: Snapshot) -> StallFinding | None:
         """Report if all ranks are in one collective and nothing moves."""
         collective = together(snapshot, self.ranks)
         if collective is None:
             return None
         self._together = collective
         text = report(snapshot, collective)
-        return Finding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
+        return StallFinding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
 
-    def _compiling(self, views: Iterable[RankView]) -> Finding | None:
+    def _compiling(self, views: Iterable[RankView]) -> StallFinding | None:
         """Report ranks that wait for a compiler, which looks like a hang if all do."""
         found = [view for view in views if view.compiler and (view.compiling or 0) >= COMPILING_AFTER]
         new = [view for view in found if self._first(view.rank, f"compiles line {view.line}")]
@@ -115,27 +117,29 @@ class StallWatch:
             return None
         line = f" for line {new[0].line}" if new[0].line else ""
         text = f"{new[0].compiler} has been compiling{line} for {new[0].compiling} s: the first call makes the kernels"
-        return Finding(tuple(view.rank for view in new), text)
+        return StallFinding(tuple(view.rank for view in new), text)
 
-    def _away(self, views: Iterable[RankView]) -> list[Finding]:
+    def _away(self, views: Iterable[RankView]) -> list[StallFinding]:
         """Report hosts that cannot be reached, and hosts that are reached again."""
         findings = []
         for host, members in _by_host(views).items():
             away, numbers = members[0].away, tuple(view.rank for view in members)
             if away is not None and away >= AWAY_AFTER and self._first(numbers[0], f"away {host}"):
                 text = f"{host} is out of reach; its ranks go on, and their output comes when it is back"
-                findings.append(Finding(numbers, text))
+                findings.append(StallFinding(numbers, text))
             elif away is None and (numbers[0], f"away {host}") in self._said:
                 self._said.discard((numbers[0], f"away {host}"))
-                findings.append(Finding(numbers, f"{host} is reached again"))
+                findings.append(StallFinding(numbers, f"{host} is reached again"))
         return findings
 
-    def _silent(self, view: RankView) -> Finding | None:
+    def _silent(self, view: RankView) -> StallFinding | None:
         if not self._first(view.rank, "silent"):
             return None
-        return Finding((view.rank,), "is not responding: its process is stopped or its host is unreachable")
+        return StallFinding((view.rank,), "is not responding: its process is stopped or its host is unreachable")
 
-    def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, Ended]) -> Finding | None:
+    def _stalled(
+        self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, EndedRank]
+    ) -> StallFinding | None:
         here, waits_in = {view.rank for view in group}, group[0].collective
         if self.stopping and _is_same(self._together, waits_in):
             return None  # ranks that have left the collective were unblocked from it
@@ -145,7 +149,7 @@ class StallWatch:
             return None
         task = group[0].in_task
         blocked = f"an asyncio task of an earlier cell is blocked in {waits_in}" if task else f"blocked in {waits_in}"
-        return Finding(tuple(sorted(new)), f"{blocked}: {absent}")
+        return StallFinding(tuple(sorted(new)), f"{blocked}: {absent}")
 
     def _first(self, rank: int, what: str) -> bool:
         new = (rank, what) not in self._said

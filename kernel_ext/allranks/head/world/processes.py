@@ -17,7 +17,7 @@ from allranks.hosts.host_process import HostEnd
 from allranks.hosts.joined import JoinedHost
 from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import RemoteHost
-from allranks.messages.host_messages import Describe, RankConfig
+from allranks.messages.host_messages import DescribeCluster, RankConfig
 from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Exit, Spawn
 from allranks.settings import Settings
@@ -153,7 +153,7 @@ class Processes:
             members = [rank for rank in self._monitor.ranks if rank.host == end.name and not rank.dead]
             pids = {f"rank {rank.rank}": rank.pid for rank in members if rank.pid}
             end.describe(
-                Describe(
+                DescribeCluster(
                     self._cluster,
                     self._settings.name,
                     plan.backend,

@@ -36,7 +36,7 @@ PORT_TAKEN = "another program there has a port by which its ranks reach the note
 _log = logging.getLogger("allranks")
 
 
-class Connection:
+class SshConnection:
     """The connection to one host process over successive logins.
 
     `hear_all` reads events until a login's output ends, and returns whether the host process announced its end.

@@ -31,7 +31,7 @@ from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
 from .command import setup_advice, typed
-from .connection import Connection
+from .connection import SshConnection
 from .differences import differing, listing
 from .interpreter import Interpreter
 from .login import engine_ports, port_of, through
@@ -79,7 +79,7 @@ class RemoteHost(HostEnd):
         super().__init__(host.name, on_event)
         self.host = host
         self._engine_info_here, self._lifeline_here = engine_info, lifeline_url
-        self._connection = Connection(
+        self._connection = SshConnection(
             host.name,
             python,
             tunnels,

@@ -11,7 +11,7 @@ Result = Literal["passed", "failed", "not available"]
 Fact = int | float | bool | str
 
 
-class Answer(Struct, frozen=True):
+class ProbeAnswer(Struct, frozen=True):
     """The answer to one question on a machine."""
 
     question: str
@@ -24,7 +24,7 @@ class Answer(Struct, frozen=True):
     """Whether the question was asked, but got no answer in time or ended the process."""
 
 
-class Check(Struct, frozen=True):
+class ProbeCheck(Struct, frozen=True):
     """The result of one part of the conformance list on one backend."""
 
     world: str

@@ -13,7 +13,7 @@ class EventOfTransfer(Event):
     transfer: int
 
 
-class Announced(EventOfTransfer):
+class RankAnnounced(EventOfTransfer, tag="announced"):
     """A transfer begins; parts with the buffers of `message` follow."""
 
     message: bytes
@@ -21,20 +21,20 @@ class Announced(EventOfTransfer):
     """Sizes of the buffers, in bytes."""
 
 
-class Part(EventOfTransfer):
+class RankPart(EventOfTransfer, tag="part"):
     """The next bytes of a transfer: slices of one or more of its buffers."""
 
 
-class Taken(EventOfTransfer):
+class RankTaken(EventOfTransfer, tag="taken"):
     """A part has arrived; the next one may be sent."""
 
 
-class Refused(EventOfTransfer):
+class RankRefused(EventOfTransfer, tag="refused"):
     """The receiver no longer wants the message, or lacks the memory for it."""
 
 
-class Dropped(EventOfTransfer):
+class RankDropped(EventOfTransfer, tag="dropped"):
     """The sender has stopped sending the message."""
 
 
-KINDS = Kinds(Announced, Part, Taken, Refused, Dropped)
+KINDS = Kinds(RankAnnounced, RankPart, RankTaken, RankRefused, RankDropped)

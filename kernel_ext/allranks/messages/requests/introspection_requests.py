@@ -141,7 +141,7 @@ class Traced(Answer):
     """None if this cell is not the last one that was traced."""
 
 
-class Trace(Question[Traced]):
+class ReadTrace(Question[Traced]):
     """Read the trace of this cell."""
 
     cell: int

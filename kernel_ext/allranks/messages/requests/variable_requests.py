@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from .request import Answer, Nothing, Question
-from .world_requests import Names
+from .world_requests import PendingNames
 
 
-class Push(Question[Names]):
+class Push(Question[PendingNames]):
     """Load the dict in the buffers, and hold its variables until `DecidePush`. Replaces an earlier undecided push."""
 
     runs = "main"
@@ -46,7 +46,7 @@ class Described(Struct, kw_only=True):
     pending: bool = False
 
 
-class Variable(Described, kw_only=True):
+class DescribedVariable(Described, kw_only=True):
     name: str
     invalid: bool = False
     """Whether its value depends on an aborted collective."""
@@ -57,11 +57,11 @@ class Leaf(Described, kw_only=True):
     """The path of the leaf, such as ``['layers'][0]['weight']``."""
 
 
-class Variables(Answer):
-    variables: list[Variable]
+class DescribedVariables(Answer):
+    variables: list[DescribedVariable]
 
 
-class Describe(Question[Variables]):
+class Describe(Question[DescribedVariables]):
     """Describe the user's variables, or only `names`; evaluates nothing. While a cell runs, without checksums."""
 
     runs = "main"

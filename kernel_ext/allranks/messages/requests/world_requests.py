@@ -170,11 +170,11 @@ class GiveUpAborting(Request):
     because: str
 
 
-class Names(Answer):
+class PendingNames(Answer):
     names: list[str]
 
 
-class Pending(Question[Names]):
+class Pending(Question[PendingNames]):
     """Return the variables in `code`, or for None all of the user's, that wait for a collective."""
 
     code: str | None

@@ -20,12 +20,12 @@ from allranks.machine.lease import BUSY_EVERY, touch_busy
 from allranks.messages import pickle_values
 from allranks.messages.events import Answered, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Form, Question, Request, RunCell
 from allranks.messages.wire import Buffer, encode
 from allranks.rank.cell import tracebacks
-from allranks.rank.cell.called_functions import Calls
-from allranks.rank.cell.names import Names
+from allranks.rank.cell.called_functions import CalledFunctions
+from allranks.rank.cell.names import CellNames
 from allranks.rank.cell.output_capture import divert_cells
 from allranks.rank.cell.rank_comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
@@ -73,7 +73,7 @@ ORPHAN_AFTER = 60.0
 
 A last resort, since the host process ends its ranks as soon as the notebook's process is gone. Long enough for a
 notebook that is stopped with Ctrl-Z or a machine that sleeps."""
-PLAIN = (pickle_values.CannotTravel, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
+PLAIN = (pickle_values.NotPicklable, KeyboardInterrupt, TimeoutError, RuntimeError, NameError)
 """Errors whose message is enough for the user; other errors are bugs and are reported with their traceback."""
 
 
@@ -109,7 +109,7 @@ class Agent:
         def is_broken() -> bool:
             return self.world.broken_up
 
-        self.lifeline = lifeline = Lifeline(
+        self.lifeline = lifeline = RankLifeline(
             config.lifeline_url,
             config.lifeline_key.encode(),
             config.uuid.encode(),
@@ -140,8 +140,8 @@ class Agent:
         self.unblocker = unblocker = Unblocker(main, cell, blocked, ledger, barrier, debugger, world, peers, lifeline)
 
         self.comms = comms = Comms(main, shell, lifeline)
-        self.calls = calls = Calls(cell, user_ns, names, shell)
-        cell_names = Names(user_ns, names, ledger)
+        self.calls = calls = CalledFunctions(cell, user_ns, names, shell)
+        cell_names = CellNames(user_ns, names, ledger)
         self.recorder = recorder = CellRecorder(
             config.directory, cell, cell_names, calls, ledger, barrier, world, unblocker, debugger, log, comms, lifeline
         )

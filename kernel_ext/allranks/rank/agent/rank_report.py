@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from allranks.messages.events import State
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.arrays import computed
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.main_thread.steps import Steps
 from allranks.rank.metrics.compiler import CompilerWatch
-from allranks.rank.metrics.meters import Meters, Reading
+from allranks.rank.metrics.meters import MeterReading, Meters
 from allranks.rank.world.reserve import Reserve, is_at_limit
 
 EVERY_RUNNING = 0.2
@@ -35,14 +35,14 @@ class Reporter:
         debugger: Debugger,
         reserve: Reserve,
         steps: Steps,
-        lifeline: Lifeline,
+        lifeline: RankLifeline,
     ) -> None:
         self._steps = steps
         self._cell, self._ledger, self._meters, self._debugger = cell, ledger, meters, debugger
         self._reserve, self._lifeline = reserve, lifeline
         self._reported: State | None = None
         self._reported_at = self._sent_at = self._metered_at = 0.0
-        self._reading: Reading | None = None
+        self._reading: MeterReading | None = None
         self._blocked_at: tuple[Any, float] = (None, 0.0)
         self._compilers = CompilerWatch()
         self._awake = 0
@@ -78,7 +78,7 @@ class Reporter:
             self._reported, self._sent_at = state, now
             self._lifeline.send(state)
 
-    def _state(self, now: float, reading: Reading) -> State:
+    def _state(self, now: float, reading: MeterReading) -> State:
         cell, ledger = self._cell, self._ledger
         frame = cell.user_frame() if cell.running else None
         line, source = cell.line_of(frame) if frame is not None else (None, None)

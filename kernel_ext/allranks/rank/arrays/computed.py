@@ -35,7 +35,7 @@ BEGUN = (1, 2)
 """The other statuses: evaluation is under way or over, so the array is part of no graph."""
 
 
-class Reader(NamedTuple):
+class ArrayReader(NamedTuple):
     """Functions that read an array's state from memory."""
 
     is_pending: Callable[[Any], bool | None]
@@ -48,7 +48,7 @@ class Reader(NamedTuple):
     """The address of the operation that is to compute the array, by which MLX's drawing names it; 0 for none."""
 
 
-reader: Reader | None = None
+reader: ArrayReader | None = None
 """The functions that `find` made; None if it has not run, or found no way to read arrays."""
 _tried = False
 
@@ -67,7 +67,7 @@ def unreadable() -> bool:
     return _tried and reader is None
 
 
-def _found(mx: Any) -> Reader | None:
+def _found(mx: Any) -> ArrayReader | None:
     with mx.stream(mx.cpu):  # there no kernel needs compiling, and no other device wakes up
         if mx.array.__basicsize__ < (HEAD + 2) * 8:
             return None
@@ -91,7 +91,7 @@ def _found(mx: Any) -> Reader | None:
         return new if agrees else None
 
 
-def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader:
+def _reader(kind: type, head: int, status: int, operation: int | None) -> ArrayReader:
     words, halves, at_head, at_array = WORDS, HALVES, HEAD, HEAD + 1
 
     def is_pending(array: Any) -> bool | None:
@@ -115,7 +115,7 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> Reader
     def is_there(array: Any) -> bool:
         return is_pending(array) is False and halves[(words[(id(array) >> 3) + at_array] + status) >> 2] == BEGUN[-1]
 
-    return Reader(is_pending, operation_of, is_there, primitive_of)
+    return ArrayReader(is_pending, operation_of, is_there, primitive_of)
 
 
 def _pending(mx: Any) -> list[Any]:

@@ -1,8 +1,9 @@
 """Calls a function, from the notebook or from a module, in a cell on this rank.
 
-The function and its arguments arrive over the lifeline before the cell (`Calls.keep`). The cell's code (`CODE`) only
-calls `carry_out`. While the function runs, it replaces the cell's code: line numbers refer to the function's file, its
-globals tell the user's frames from a library's, and tracebacks show none of the frames that called it.
+The function and its arguments arrive over the lifeline before the cell (`CalledFunctions.keep`). The cell's code
+(`CODE`) only calls `carry_out`. While the function runs, it replaces the cell's code: line numbers refer to the
+function's file, its globals tell the user's frames from a library's, and tracebacks show none of the frames that called
+it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ GIVEN = "__allranks_given__"
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 
 
-class Calls:
-    """The functions that this rank was sent; each process has one `Calls`."""
+class CalledFunctions:
+    """The functions that this rank was sent; each process has one `CalledFunctions`."""
 
-    current: Calls
+    current: CalledFunctions
 
     def __init__(self, cell: RunningCell, user_ns: dict[str, Any], given: GivenNames, shell: Callable[[], Any]) -> None:
         self._cell, self._user_ns, self._given, self._shell = cell, user_ns, given, shell
@@ -38,7 +39,7 @@ class Calls:
         """The functions and classes that were sent with calls, by the names they were given."""
         self.returned: list[Any] | None = None
         """The value that the running cell's function returned, in a list; None until then, and if it calls none."""
-        Calls.current = self
+        CalledFunctions.current = self
 
     def keep(self, number: int, buffers: Sequence[Any]) -> None:
         """Keep the function that cell `number` is to call; the cell itself arrives later."""
@@ -61,12 +62,12 @@ class Calls:
         return f" It was kept on the rank as the variable _{hook.prompt_count if own else ''}."
 
     def loaded(self) -> Call:
-        """Load the running cell's function and arguments; its file becomes the cell's. Raises CannotTravel."""
+        """Load the running cell's function and arguments; its file becomes the cell's. Raises NotPicklable."""
         try:
             sources, *buffers = self._sent.pop(self._cell.number)
             (function, args, kwargs), companions = pickle_values.unpack_call(buffers)
         except Exception as error:
-            raise pickle_values.CannotTravel(
+            raise pickle_values.NotPicklable(
                 f"the function or its arguments could not be loaded on this rank ({type(error).__name__}: {error}). "
                 "Modules that they come from must be importable there."
             ) from None
@@ -124,15 +125,15 @@ def _is_marked(value: Any) -> bool:
 def carry_out() -> None:
     """Call the function of the running cell."""
     __tracebackhide__ = True
-    function, args, kwargs = Calls.current.loaded()
-    Calls.current.returned = [function(*args, **kwargs)]
+    function, args, kwargs = CalledFunctions.current.loaded()
+    CalledFunctions.current.returned = [function(*args, **kwargs)]
 
 
 async def carry_out_async() -> None:
     """Call and await the coroutine function of the running cell."""
     __tracebackhide__ = True
-    function, args, kwargs = Calls.current.loaded()
-    Calls.current.returned = [await function(*args, **kwargs)]
+    function, args, kwargs = CalledFunctions.current.loaded()
+    CalledFunctions.current.returned = [await function(*args, **kwargs)]
 
 
 CODE: Mapping[CallKind, str] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from allranks.messages.events import Done, Output
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.transfers import is_large
 from allranks.messages.wire import Buffer
 
@@ -15,7 +15,7 @@ from allranks.messages.wire import Buffer
 class KeptEvents:
     """One cell's output and its end, numbered in order: the notebook drops by number what it already has."""
 
-    def __init__(self, lifeline: Lifeline) -> None:
+    def __init__(self, lifeline: RankLifeline) -> None:
         self._lifeline = lifeline
         self._events: list[tuple[Output | Done, Sequence[Buffer]]] = []
         self._sequence = 0

@@ -30,7 +30,7 @@ INSTEAD = {
 """How to get back the value of a given name that the user has reassigned."""
 
 
-class Names:
+class CellNames:
     """Compares the user's names when a cell begins and when it is over."""
 
     def __init__(self, user_ns: dict[str, Any], given: GivenNames, ledger: Ledger) -> None:

@@ -16,7 +16,7 @@ from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.running_cell import RunningCell
 
 from . import not_run, progress_bars, tracebacks
-from .called_functions import CODE, Calls
+from .called_functions import CODE, CalledFunctions
 from .code_names import CodeNames
 from .rank_comms import Comms
 from .recorder import CellRecorder
@@ -42,7 +42,7 @@ BUNDLES: Mapping[str, BundleKind] = {
 
 
 def divert_cells(
-    kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: Calls, comms: Comms, debugger: Debugger
+    kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: CalledFunctions, comms: Comms, debugger: Debugger
 ) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
     """Hook the notebook's cells: the recorder learns of their begin and end, and gets what IPython would publish.
 

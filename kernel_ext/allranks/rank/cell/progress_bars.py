@@ -16,7 +16,7 @@ MODULE = "tqdm.notebook"
 AS_TEXT = "tqdm.notebook draws text bars on ranks here: its widgets cannot reach the page."
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _BarFinder(importlib.abc.MetaPathFinder):
     """Finds ``tqdm.notebook`` with the other finders, and patches it when it has been loaded."""
 
     def __init__(self, has_widgets: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ def install(has_widgets: Callable[[], bool]) -> None:
     if MODULE in sys.modules:
         _choose(sys.modules[MODULE], has_widgets)
     else:
-        sys.meta_path.insert(0, _Finder(has_widgets))
+        sys.meta_path.insert(0, _BarFinder(has_widgets))
 
 
 def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:

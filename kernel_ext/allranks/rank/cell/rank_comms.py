@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from allranks.messages.events import CommKind, CommMessages, CommRow
 from allranks.messages.outbox import EVERY, TARGET, CommMessage, Outbox, pack, unpack
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.wire import Buffer
 from allranks.rank.main_thread.thread import MainThread
 
@@ -25,7 +25,7 @@ MOST_OPENED = 1_000
 """Opened comms that the notebook has yet to take; further comms get no proxy, and their widgets show as text."""
 
 
-class _Sent(NamedTuple):
+class _SentMessage(NamedTuple):
     event: CommMessages
     buffers: list[bytes]
     opens: int
@@ -34,12 +34,12 @@ class _Sent(NamedTuple):
 class Comms:
     """Takes messages from the engine in the threads of the user's code; sends them in the agent's thread."""
 
-    def __init__(self, main: MainThread, shell: Callable[[], Any], lifeline: Lifeline) -> None:
+    def __init__(self, main: MainThread, shell: Callable[[], Any], lifeline: RankLifeline) -> None:
         self._main, self._shell, self._lifeline = main, shell, lifeline
         self._up, self._down = Outbox(), Outbox()
         self._mirrored: set[str] = set()
         self._sending = threading.RLock()
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentMessage] = deque()
         """Messages that the notebook has not taken yet; they are sent again when a notebook connects."""
         self._number = 0
         self._sent_at, self._every = 0.0, EVERY
@@ -98,7 +98,7 @@ class Comms:
         self._number += 1
         rows, buffers = pack(messages)
         event = CommMessages(self._number, rows)
-        self._sent.append(_Sent(event, buffers, sum(each.kind == "comm_open" for each in messages)))
+        self._sent.append(_SentMessage(event, buffers, sum(each.kind == "comm_open" for each in messages)))
         self._lifeline.send(event, buffers)
 
     def taken(self, number: int, every: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from allranks.messages import pickle_values
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Began, CellError, Done, EvaluatedAtOnce, Output, Timed, packed
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.wire import Buffer
 from allranks.rank.collectives.aborted import CollectiveAborted, follows_abort, is_peer_loss
 from allranks.rank.collectives.exchanges import exchanged
@@ -27,9 +27,9 @@ from allranks.rank.world.membership import World
 from allranks.rank.world.stop_main_thread import Unblocker
 
 from . import tracebacks
-from .called_functions import Calls
+from .called_functions import CalledFunctions
 from .kept_events import KeptEvents
-from .names import Names
+from .names import CellNames
 from .output_buffer import LIMIT, OutputBuffer
 from .printed import Printed
 from .rank_comms import Comms
@@ -42,8 +42,8 @@ class CellRecorder:
         self,
         directory: str,
         cell: RunningCell,
-        names: Names,
-        calls: Calls,
+        names: CellNames,
+        calls: CalledFunctions,
         ledger: Ledger,
         barrier: Barrier,
         world: World,
@@ -51,7 +51,7 @@ class CellRecorder:
         debugger: Debugger,
         log: Log,
         comms: Comms,
-        lifeline: Lifeline,
+        lifeline: RankLifeline,
     ) -> None:
         self._cell, self._names, self._calls, self._ledger, self._barrier = cell, names, calls, ledger, barrier
         self._world, self._unblocker, self._debugger, self._log = world, unblocker, debugger, log
@@ -206,7 +206,7 @@ class CellRecorder:
             try:
                 with self._cell.interrupt.allowed():
                     buffers = pickle_values.pack(value)
-            except pickle_values.CannotTravel as error:
+            except pickle_values.NotPicklable as error:
                 no_value = str(error) + self._calls.left_here(value)
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 no_value = "interrupted while computing the value"

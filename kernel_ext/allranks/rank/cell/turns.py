@@ -20,7 +20,7 @@ LOST_AFTER = 5.0
 """Seconds after which cells no longer wait for a request that was sent before them: the controller may have lost it."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingRun(NamedTuple):
     after: set[str]
     run: Run
     until: float
@@ -33,7 +33,7 @@ class Turns:
         self._take_turn = _by_lock(kernel) if hasattr(kernel, "_main_asyncio_lock") else kernel.schedule_dispatch
         self._had: deque[str] = deque(maxlen=REMEMBERED)
         """Ids of the last requests of ipyparallel's clients that had, or have, their turn."""
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingRun] = deque()
         self._loop = asyncio.get_running_loop()
         set_parent = kernel.set_parent
 
@@ -46,7 +46,7 @@ class Turns:
 
     def put(self, run: Run, after: Iterable[str] = ()) -> None:
         """Run a cell in its turn, after earlier cells and after the requests in `after`, which may arrive later."""
-        self._waiting.append(_Waiting({*after}.difference(self._had), run, self._loop.time() + LOST_AFTER))
+        self._waiting.append(_WaitingRun({*after}.difference(self._had), run, self._loop.time() + LOST_AFTER))
         if len(self._waiting) == 1:
             self._look()
 

@@ -17,15 +17,15 @@ from itertools import takewhile
 from typing import Any
 
 from allranks.messages.events import MOST_TIMED, LedgerEntry
-from allranks.rank.functions.refused_operations import Limits
+from allranks.rank.functions.refused_operations import RefusedOperations
 from allranks.rank.functions.replaced import is_replaced, replaced
-from allranks.rank.functions.streams import Turns
+from allranks.rank.functions.streams import StreamTurns
 
 from . import poison
 from .aborted import CollectiveAborted
 from .chain import Chain
 from .order import EvaluationOrder
-from .record import NO_KIND, Call, Kind, Record, record_of, records_of
+from .record import NO_KIND, Kind, LedgerCall, Record, record_of, records_of
 from .recorded import COLLECTIVE, recorded, user_place
 from .trace import TRACE
 
@@ -84,14 +84,14 @@ class Ledger:
         self.order = EvaluationOrder(self)
         self.invalid, self.aborted = self.order.invalid, self.order.aborted
         self.chain = Chain()
-        self.limits = Limits(self.choose_path)
-        self.turns = Turns(self.choose_path)
+        self.limits = RefusedOperations(self.choose_path)
+        self.turns = StreamTurns(self.choose_path)
         self.size = 1
         """Number of ranks in the world."""
-        self.kinds: deque[Kind | Call] = deque(maxlen=KEEP)
+        self.kinds: deque[Kind | LedgerCall] = deque(maxlen=KEEP)
         """The kinds of the last calls, oldest first. Their numbers follow from `seq` and `number`.
 
-        A `Call` stands where a world was joined, and has the numbers from which to count the calls before it.
+        A `LedgerCall` stands where a world was joined, and has the numbers from which to count the calls before it.
         """
         self.user_ns: dict[str, Any] | None = None
         """The globals by which the user's frames are recognised."""
@@ -122,7 +122,7 @@ class Ledger:
 
     def enter_world(self, number: int, size: int, group: Any = None) -> None:
         """Begin a new world, whose ranks all count from `number` on, so that equal numbers mean the same collective."""
-        self.kinds.append(Call(self.seq, self.number, NO_KIND))
+        self.kinds.append(LedgerCall(self.seq, self.number, NO_KIND))
         self.seq += max(0, number - self.number)
         self.group, self.number, self.size, self.in_world = group, number, size, True
         self.refused_in_cell, self.order.returned, self.chain.newest = False, self.seq, None
@@ -161,25 +161,25 @@ class Ledger:
         self.chain.end_cell()
         self.order.at_once.end_cell()
 
-    def note(self, kind: Kind) -> Call:
+    def note(self, kind: Kind) -> LedgerCall:
         """Number a call and keep it."""
         self.number += kind.shared
         # As in `recorded`: Python switches threads only at a call, so a reader finds as many kinds as there are calls.
         self.seq = seq = self.seq + 1
         self.kinds.append(kind)
-        return Call(seq, self.number, kind)
+        return LedgerCall(seq, self.number, kind)
 
-    def _newest_first(self) -> Iterator[Call]:
+    def _newest_first(self) -> Iterator[LedgerCall]:
         seq, number, kinds = self.seq, self.number, list(self.kinds)
         for kind in reversed(kinds):
-            if isinstance(kind, Call):  # a world was joined
+            if isinstance(kind, LedgerCall):  # a world was joined
                 seq, number = kind.seq, kind.entered
                 continue
-            yield Call(seq, number, kind)
+            yield LedgerCall(seq, number, kind)
             seq -= 1
             number -= kind.shared
 
-    def calls(self, after: int) -> list[Call]:
+    def calls(self, after: int) -> list[LedgerCall]:
         """The calls whose `seq` is above `after`, oldest first, as far as they are kept."""
         return list(takewhile(lambda call: call.seq > after, self._newest_first()))[::-1]
 
@@ -187,7 +187,7 @@ class Ledger:
         """The newest `seq`, and the kinds of the calls above `after`: a tenth of the time that `calls` takes."""
         seq, kinds = self.seq, list(self.kinds)
         kinds = kinds[max(0, len(kinds) - (seq - after)) :]
-        return seq, [call.kind for call in self.calls(after)] if Call in set(map(type, kinds)) else kinds
+        return seq, [call.kind for call in self.calls(after)] if LedgerCall in set(map(type, kinds)) else kinds
 
     def last(self) -> Record | None:
         """The record of the newest call, with sizes worked out; None if there is no call."""
@@ -198,7 +198,7 @@ class Ledger:
         """The records of the shared calls after `number`, oldest first, as far as they are kept."""
         return records_of(self._shared_calls(number))
 
-    def _shared_calls(self, number: int) -> list[Call]:
+    def _shared_calls(self, number: int) -> list[LedgerCall]:
         calls = takewhile(lambda call: call.entered > number, self._newest_first())
         return [call for call in calls if call.kind.shared][::-1]
 
@@ -286,7 +286,7 @@ class Ledger:
         """By `seq`, the shared number of each of these calls, counted from `number`."""
         return {call.seq: call.entered - number for call in self._with(seqs)}
 
-    def _with(self, seqs: Collection[int]) -> list[Call]:
+    def _with(self, seqs: Collection[int]) -> list[LedgerCall]:
         """The calls with these `seq`, as far as they are kept; older calls are not searched."""
         return [call for call in self.calls(min(seqs) - 1) if call.seq in seqs] if seqs else []
 

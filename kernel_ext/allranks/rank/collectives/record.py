@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 NO_KIND = Kind("", (), None, NOWHERE, shared=False)
 
 
-class Call(NamedTuple):
+class LedgerCall(NamedTuple):
     """One call, as the ledger keeps it."""
 
     seq: int
@@ -70,12 +70,12 @@ class Record(NamedTuple):
         return LedgerEntry(self.number, self.op, self.shape, self.dtype, self.nbytes, line, self.shared, self.peer)
 
 
-def record_of(call: Call) -> Record:
+def record_of(call: LedgerCall) -> Record:
     """Return the record of a call, with sizes, file and line worked out."""
     return records_of([call])[0]
 
 
-def records_of(calls: Sequence[Call]) -> list[Record]:
+def records_of(calls: Sequence[LedgerCall]) -> list[Record]:
     """Return the record of each call; what calls of one kind have in common is worked out once."""
     known: dict[int, tuple[tuple[int, ...], str, int, str | None, int | None]] = {}
     records = []

@@ -18,7 +18,7 @@ from allranks.rank.functions.replaced import leave_out_our_frames, original
 from allranks.rank.functions.transforms import TRACING
 
 from .chain import subject_of
-from .record import NOWHERE, Call, Kind, Place, record_of
+from .record import NOWHERE, Kind, LedgerCall, Place, record_of
 from .trace import TRACE
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
 def _timed(
     ledger: Ledger,
     mx: Any,
-    call: Call,
+    call: LedgerCall,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

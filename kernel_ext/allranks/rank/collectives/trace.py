@@ -16,7 +16,7 @@ from typing import Any
 
 from allranks.messages.requests import CellTrace, TracedCall, TracedMark
 
-from .record import NOWHERE, Call, record_of
+from .record import NOWHERE, LedgerCall, record_of
 
 LIMIT = 20_000
 """Events kept of a cell on each rank: the first ones, so that all ranks keep the same collectives."""
@@ -54,7 +54,7 @@ class Trace:
         if self.active:
             self.active, self.ended = False, now()
 
-    def collective(self, call: Call, asked: float, began: float | None = None) -> list[Any] | None:
+    def collective(self, call: LedgerCall, asked: float, began: float | None = None) -> list[Any] | None:
         """Add a collective that this rank's code called; if it has begun, the caller sets the end in the result."""
         if not self._has_room():
             return None

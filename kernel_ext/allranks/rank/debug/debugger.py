@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from allranks.messages.events import AtDebugger
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.running_cell import RunningCell
 
@@ -39,7 +39,7 @@ class Debugger:
         ledger: Ledger,
         user_ns: dict[str, Any],
         shell: Callable[[], Any],
-        lifeline: Lifeline,
+        lifeline: RankLifeline,
     ) -> None:
         """`shell` returns IPython's shell, which exists before the first cell."""
         self._rank, self._cell, self._ledger, self._user_ns = rank, cell, ledger, user_ns

@@ -38,10 +38,10 @@ from allranks.machine.shared_tree import (
     BLOCK,
     CONTENT,
     DIGEST_ONLY,
-    Entry,
     Manifest,
     SharedFile,
     SharedTree,
+    TreeEntry,
     block_digest,
     error_text,
     files_of,
@@ -87,7 +87,7 @@ _manifests = msgspec.msgpack.Decoder(Manifest)
 class _Part(SharedFile):
     """A file that is being received, or compared with the source's."""
 
-    def __init__(self, key: bytes, number: int, path: bytes, entry: Entry, *, compared: bool) -> None:
+    def __init__(self, key: bytes, number: int, path: bytes, entry: TreeEntry, *, compared: bool) -> None:
         super().__init__(key, number, path, entry.size, entry.mtime_ns)
         self.entry, self.compared = entry, compared
         """Whether `path` is an existing file that no share put there; the share fails if it differs from the source."""
@@ -197,7 +197,7 @@ class ShareOffer(RankShare):
 class Acceptance(RankShare):
     """The receiving end of a transfer, on a host that lacks some of the files."""
 
-    def __init__(self, request: AcceptShare, entries: Sequence[Entry], parent: bytes) -> None:
+    def __init__(self, request: AcceptShare, entries: Sequence[TreeEntry], parent: bytes) -> None:
         self._entries, self._overwrite = entries, request.overwrite
         path = os.path.join(parent, request.name)
         # Follow a link, for example to another disk: the files go to its target.
@@ -213,7 +213,7 @@ class Acceptance(RankShare):
         self._placing = threading.Lock()
         self._lock_file: int | None = None
         self._aside = self._choose_aside()
-        self.to_make = list[Entry]()
+        self.to_make = list[TreeEntry]()
         """Links and empty folders to create."""
         self.refused = list[tuple[bytes, str]]()
         super().__init__(request.key, request.addresses)
@@ -279,7 +279,7 @@ class Acceptance(RankShare):
             answer.free = shutil.disk_usage(self._aside).free
         return answer
 
-    def _look_at(self, number: int, entry: Entry) -> None:
+    def _look_at(self, number: int, entry: TreeEntry) -> None:
         path = self._place(entry)
         now, known = _stat(path), self._known.get(entry.path)
         ours = now is not None and self._is_as_put(entry, now)
@@ -308,7 +308,7 @@ class Acceptance(RankShare):
         elif not stat.S_ISDIR(now.st_mode):
             self.refused.append((entry.path, IN_THE_WAY))
 
-    def _place(self, entry: Entry) -> bytes:
+    def _place(self, entry: TreeEntry) -> bytes:
         return os.path.join(self.folder, entry.path.partition(b"/")[2]) if self._tree else self.folder
 
     def _lock(self) -> bool:
@@ -475,7 +475,7 @@ class Acceptance(RankShare):
         if parts:
             _sync(aside)
 
-    def _put(self, ready: Mapping[Entry, _Part]) -> None:
+    def _put(self, ready: Mapping[TreeEntry, _Part]) -> None:
         known, looked_at, folders, made = dict(self._known), 0.0, dict[bytes, str](), set[bytes]()
         try:
             for entry in sorted([*ready, *self.to_make], key=_order):
@@ -494,17 +494,17 @@ class Acceptance(RankShare):
         finally:
             write_records(self.folder, known)
 
-    def _refuse_places(self, entries: Sequence[Entry]) -> None:
+    def _refuse_places(self, entries: Sequence[TreeEntry]) -> None:
         """Raise RuntimeError if any entry may not be written."""
         folders = dict[bytes, str]()
         for entry in entries:
             self._refuse_place(entry, folders)
 
-    def _refuse_place(self, entry: Entry, folders: dict[bytes, str]) -> None:
+    def _refuse_place(self, entry: TreeEntry, folders: dict[bytes, str]) -> None:
         if why := self._in_the_way(entry, folders):
             raise RuntimeError(f"{os.fsdecode(entry.path)}: {why}")
 
-    def _in_the_way(self, entry: Entry, folders: dict[bytes, str]) -> str:
+    def _in_the_way(self, entry: TreeEntry, folders: dict[bytes, str]) -> str:
         """Why the entry may not be written, or an empty string; `folders` caches the results of `_unfit`."""
         path = self._place(entry)
         folder = os.path.dirname(path)
@@ -528,12 +528,12 @@ class Acceptance(RankShare):
             folder = os.path.dirname(folder)
         return "" if os.path.isdir(folder) else IN_THE_WAY
 
-    def _is_as_put(self, entry: Entry, now: os.stat_result) -> bool:
+    def _is_as_put(self, entry: TreeEntry, now: os.stat_result) -> bool:
         """Whether a share put the file there and it is unchanged since."""
         known = self._known.get(entry.path)
         return known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
 
-    def _make(self, entry: Entry) -> None:
+    def _make(self, entry: TreeEntry) -> None:
         """Create a link or a folder."""
         path = self._place(entry)
         if not entry.is_link:
@@ -545,12 +545,12 @@ class Acceptance(RankShare):
             os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
         os.replace(new, path)
 
-    def _note(self, known: dict[bytes, PlacedState], entry: Entry) -> None:
+    def _note(self, known: dict[bytes, PlacedState], entry: TreeEntry) -> None:
         if not stat.S_ISDIR(entry.mode) and (now := _stat(self._place(entry))) is not None:
             known[entry.path] = now.st_size, now.st_mtime_ns, entry.mtime_ns
 
 
-def _refuse_outside(entry: Entry, name: bytes) -> None:
+def _refuse_outside(entry: TreeEntry, name: bytes) -> None:
     """Raise PermissionError for a path or link outside the shared folder, which no allranks source sends."""
     parts = entry.path.split(b"/")
     if parts[0] != name or any(part in (b"", b".", b"..") for part in parts) or name.startswith(b".allranks"):
@@ -559,7 +559,7 @@ def _refuse_outside(entry: Entry, name: bytes) -> None:
         raise PermissionError(f"{os.fsdecode(entry.path)} is a link that leads out of the folder")
 
 
-def _is_same(entries: Sequence[Entry], parent: bytes) -> bool:
+def _is_same(entries: Sequence[TreeEntry], parent: bytes) -> bool:
     """Whether the source's own files are here, on a file system that both hosts mount."""
     for entry in entries:
         path = os.path.join(parent, entry.path)
@@ -581,12 +581,12 @@ def _opened(path: bytes) -> os.stat_result:
         os.close(descriptor)
 
 
-def _part_name(entry: Entry) -> bytes:
+def _part_name(entry: TreeEntry) -> bytes:
     state = b"%s %d %d" % (entry.path, entry.size, entry.mtime_ns)
     return b"part-" + hashlib.sha256(state).hexdigest()[:32].encode()
 
 
-def _order(entry: Entry) -> int:
+def _order(entry: TreeEntry) -> int:
     """Sort key: files, then links and folders, then refs, which in the Hugging Face cache refer to snapshots."""
     return 2 if b"/refs/" in entry.path else 0 if entry.is_file else 1
 

@@ -23,7 +23,7 @@ COLLECTIVES = (*REDUCTIONS, "all_gather")
 """The collectives that every backend has."""
 
 
-class Limits:
+class RefusedOperations:
     """The refusals of the current world; `checks` has a check for each operation that may be refused.
 
     A check takes the arguments of the call and raises NotImplementedError, which is a RuntimeError like MLX's own.

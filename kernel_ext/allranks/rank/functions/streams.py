@@ -17,7 +17,7 @@ from .replaced import is_replaced, leave_out_our_frames, replaced
 MAKERS = ("new_stream", "new_thread_local_stream", "new_thread_unsafe_stream")
 
 
-class Turns:
+class StreamTurns:
     """The stream whose turn it is. `several` is False until a second stream is made: each lookup costs 0.2 us."""
 
     def __init__(self, noticed: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from allranks.messages.events import Entering
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
 
@@ -15,7 +15,7 @@ from .running_cell import RunningCell
 class Barrier:
     """Makes the main thread wait until the notebook has compared the ranks."""
 
-    def __init__(self, cell: RunningCell, ledger: Ledger, lifeline: Lifeline) -> None:
+    def __init__(self, cell: RunningCell, ledger: Ledger, lifeline: RankLifeline) -> None:
         self._cell, self._ledger, self._lifeline = cell, ledger, lifeline
         self._opened = threading.Event()
         self._refusal: str | None = None

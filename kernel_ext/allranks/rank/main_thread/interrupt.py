@@ -10,7 +10,7 @@ from types import FrameType
 from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
 
 
-class Interrupt:
+class MainThreadInterrupt:
     """Decides what SIGINT does. The main thread enters `allowed` and handles signals; other threads set the rest."""
 
     def __init__(self, aborted: Aborted) -> None:

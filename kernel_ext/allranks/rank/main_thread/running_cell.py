@@ -12,7 +12,7 @@ from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
 
 from .background_tasks import Task, Tasks
-from .interrupt import Interrupt
+from .interrupt import MainThreadInterrupt
 from .thread import MainThread
 
 
@@ -25,7 +25,7 @@ class RunningCell:
         self.running = False
         self.waits_since = 0
         """Number of the newest collective in which this cell cannot be waiting."""
-        self.interrupt = Interrupt(ledger.aborted)
+        self.interrupt = MainThreadInterrupt(ledger.aborted)
         self.file: str | None = None
         """The file to which the cell's line numbers refer: its own, or that of an applied function (see `place`)."""
         self.place = ""

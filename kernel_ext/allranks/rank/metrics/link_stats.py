@@ -28,7 +28,7 @@ ASLEEP_AFTER = 3.0
 """If two readings are this many seconds apart, the process or its machine was suspended in between."""
 
 
-class Reading(NamedTuple):
+class SocketReading(NamedTuple):
     """The kernel's figures for one socket."""
 
     sent: int
@@ -128,7 +128,7 @@ class LinkStats:
         return round(now - self._still[1], 1)
 
 
-def read(descriptor: int) -> Reading | None:
+def read(descriptor: int) -> SocketReading | None:
     """The kernel's figures for a TCP socket; None if it is closed, or the system does not report them."""
     try:
         if sys.platform == "linux":
@@ -138,14 +138,14 @@ def read(descriptor: int) -> Reading | None:
             (rtt,) = struct.unpack_from("=I", info, 68)  # microseconds
             (retransmits,) = struct.unpack_from("=I", info, 100)
             (acked,) = struct.unpack_from("=Q", info, 120)
-            return Reading(acked, rtt / 1e6, retransmits, _queued(descriptor))
+            return SocketReading(acked, rtt / 1e6, retransmits, _queued(descriptor))
         if sys.platform == "darwin":
             info = _getsockopt(descriptor, _TCP_CONNECTION_INFO, 112)
             (rtt,) = struct.unpack_from("=I", info, 44)  # tcpi_srtt, milliseconds
             (queued,) = struct.unpack_from("=I", info, 32)  # tcpi_snd_sbbytes
             (txbytes,) = struct.unpack_from("=Q", info, 64)
             (again,) = struct.unpack_from("=Q", info, 104)
-            return Reading(txbytes, rtt / 1e3, again, queued)
+            return SocketReading(txbytes, rtt / 1e3, again, queued)
     except (OSError, struct.error):
         pass
     return None

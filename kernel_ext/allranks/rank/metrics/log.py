@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from allranks.messages.events import LogCall, LogCalls
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.arrays import computed
 from allranks.rank.arrays.pending import is_pending, waiting, waits_for_collective
 from allranks.rank.collectives.ledger import Ledger
@@ -44,7 +44,7 @@ class Log:
         group: Callable[[], Any],
         broken: Callable[[], bool],
         end_step: Callable[[], None],
-        lifeline: Lifeline,
+        lifeline: RankLifeline,
     ) -> None:
         """`group` returns the world's group, and `broken` whether collectives of the world were aborted.
 

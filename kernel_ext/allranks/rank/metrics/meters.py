@@ -22,7 +22,7 @@ from .traffic import Traffic
 
 
 @dataclass(frozen=True)
-class Reading:
+class MeterReading:
     """All readings at one moment."""
 
     memory: Memory
@@ -57,13 +57,13 @@ class Meters:
         self._cpu = self._cpu_seconds()
         self._at = time.monotonic()
 
-    def read(self) -> Reading:
+    def read(self) -> MeterReading:
         """Take all readings for a report."""
         machine = self.machine() if self.tells_of_host else None
         links = tuple(self.wire.read())
         stalled = self.wire.stalled(links)
         gpu = self._gpu.read(tells_of_host=self.tells_of_host)
-        return Reading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, stalled, machine, gpu)
+        return MeterReading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, stalled, machine, gpu)
 
     def machine(self) -> Machine:
         """The host: model, chip and cores, memory in bytes, load as a share of all its cores since the last call.

@@ -53,7 +53,7 @@ def _record_and_stat(loader: SourceFileLoader, path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedReload:
     """The result of `Reloader.prepare` on this rank."""
 
     reloaded: list[str]
@@ -132,7 +132,7 @@ class Reloader:
         committed: int,
         folder: str,
         interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> Prepared:
+    ) -> PreparedReload:
         """Execute the modules that have changed, pending `decide`; KeyboardInterrupt comes only in `interruptible`.
 
         An earlier reload whose decision was lost is committed first if its number is at most `committed`, else undone.
@@ -144,7 +144,7 @@ class Reloader:
         self._take_back()
         changed, removed = self._compared()
         if not changed and not removed:
-            return Prepared([], [])
+            return PreparedReload([], [])
         self._pending = reload = _Reload(number, changed, removed)
         try:
             with interruptible():
@@ -153,8 +153,8 @@ class Reloader:
             self.decide(number, False)
             if not isinstance(error, Exception | SystemExit):
                 raise
-            return Prepared([], [], self._folder.describe(error, reload.failed))
-        return Prepared(list(reload.executed), list(removed))
+            return PreparedReload([], [], self._folder.describe(error, reload.failed))
+        return PreparedReload(list(reload.executed), list(removed))
 
     def _take_back(self) -> None:
         """Reuse removed modules whose files are back, as after `git checkout` of another branch.
@@ -313,7 +313,7 @@ class _Reload:
     def execute(self) -> None:
         """Import the changed modules as in a new process, so that each is executed before its importers use it."""
         importlib.invalidate_caches()  # new files may be imported
-        finder = _Finder(self._specs())
+        finder = _ModuleFinder(self._specs())
         shadowed = self._shadowed()
         for name in self.changed:
             sys.modules.pop(name, None)
@@ -373,7 +373,7 @@ class _Reload:
                 specs[name].loader = loader
         return specs
 
-    def _import(self, name: str, finder: _Finder) -> None:
+    def _import(self, name: str, finder: _ModuleFinder) -> None:
         package = name.rpartition(".")[0]
         if not package or package in finder.specs or hasattr(sys.modules.get(package), "__path__"):
             importlib.import_module(name)
@@ -408,7 +408,7 @@ def _keeping(children: dict[str, ModuleType]) -> type[ModuleType]:
     return type("module", (ModuleType,), {"__setattr__": set_attribute})
 
 
-class _Finder:
+class _ModuleFinder:
     """Finds the changed modules, before any other finder."""
 
     def __init__(self, specs: dict[str, ModuleSpec]) -> None:

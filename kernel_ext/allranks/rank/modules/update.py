@@ -47,7 +47,7 @@ class Older:
 
 
 @dataclass
-class _Replacement:
+class _ReplacedObject:
     key: str
     old: Any
     new: Any
@@ -58,7 +58,7 @@ class Update:
 
     def __init__(self, older: Older) -> None:
         self._older = older
-        self._replaced: dict[int, _Replacement] = {}
+        self._replaced: dict[int, _ReplacedObject] = {}
         """By the id of the old object."""
         self._named: dict[tuple[int, str], Any] = {}
         """The new object, by the id of the old one and the name for both in their module."""
@@ -82,13 +82,13 @@ class Update:
     def _add(self, key: str, old: Any, new: Any) -> None:
         for one in self._older.chain(key, old) if _is_function(old) or _is_class(old) else [old]:
             if one is not new:
-                self._replaced[id(one)] = _Replacement(key, one, new)
+                self._replaced[id(one)] = _ReplacedObject(key, one, new)
         if not (_is_class(old) and _is_class(new)):
             return
         if issubclass(old, enum.Enum) and issubclass(new, enum.Enum):
             for name, member in old.__members__.items():
                 if name in new.__members__:
-                    self._replaced[id(member)] = _Replacement(f"{key}.{name}", member, new[name])
+                    self._replaced[id(member)] = _ReplacedObject(f"{key}.{name}", member, new[name])
             return
         for name, nested in list(vars(old).items()):
             if _is_class(nested) and _is_class(vars(new).get(name)) and _is_inside(nested, old, name):
@@ -107,7 +107,7 @@ class Update:
                 if found is not None:
                     names[name] = self._named.get((id(value), name), found.new)
 
-    def _move(self, classes: list[_Replacement]) -> None:
+    def _move(self, classes: list[_ReplacedObject]) -> None:
         """Give instances, and subclasses that are defined elsewhere, the new class."""
         new_classes = {id(one.old): one.new for one in classes}
         for instance in gc.get_referrers(*(one.old for one in classes)) if classes else ():
@@ -125,7 +125,7 @@ class Update:
                 except Exception:  # TypeError, or what a metaclass raises
                     self._stuck.add(id(one.old))
 
-    def _update(self, one: _Replacement) -> None:
+    def _update(self, one: _ReplacedObject) -> None:
         old, new = one.old, one.new
         if isinstance(old, enum.Enum) and isinstance(new, enum.Enum):
             old.__dict__.update(new.__dict__)

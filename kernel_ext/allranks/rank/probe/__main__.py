@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from allranks.machine.parent import end_with_parent
-from allranks.messages.events.probe_answers import Answer
-from allranks.rank.world.jaccl.rdma_verbs import Verbs
+from allranks.messages.events.probe_answers import ProbeAnswer
+from allranks.rank.world.jaccl.rdma_verbs import RdmaVerbs
 from allranks.rank.world.shared_libraries import NotInPlace
 
 from . import contexts, device_resources, devices
 
-ASKED: Mapping[str, Callable[[Verbs], Iterator[Answer]]] = {
+ASKED: Mapping[str, Callable[[RdmaVerbs], Iterator[ProbeAnswer]]] = {
     "devices": devices.ask,
     "contexts": contexts.ask,
     "flush": contexts.ask_flush,
@@ -29,10 +29,10 @@ def main(what: str, library: str) -> None:
     if what != "hold":
         end_with_parent(grace=2.0)  # time to free its resources
     try:
-        verbs = Verbs(library)
+        verbs = RdmaVerbs(library)
     except NotInPlace as error:
         if what == "devices":
-            show(Answer("library", "no", str(error)))
+            show(ProbeAnswer("library", "no", str(error)))
         return
     if what == "hold":
         return device_resources.hold(verbs)
@@ -40,7 +40,7 @@ def main(what: str, library: str) -> None:
         show(answer)
 
 
-def show(answer: Answer) -> None:
+def show(answer: ProbeAnswer) -> None:
     print(msgspec.json.encode(answer).decode(), flush=True)
 
 

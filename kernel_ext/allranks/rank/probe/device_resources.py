@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
-from allranks.messages.events.probe_answers import Answer, Given
-from allranks.rank.world.jaccl.rdma_verbs import Verbs
+from allranks.messages.events.probe_answers import Given, ProbeAnswer
+from allranks.rank.world.jaccl.rdma_verbs import RdmaVerbs
 from allranks.rank.world.jaccl.verbs_check import made, made_pair
 from allranks.rank.world.shared_libraries import NotInPlace
 
@@ -31,34 +31,34 @@ _LOCAL_WRITE = 1
 Counts = Mapping[str, int]
 
 
-def ask_limits(verbs: Verbs) -> Iterator[Answer]:
+def ask_limits(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
     try:
         with opened(verbs) as context:
             most = counted(verbs, context)
             again = counted(verbs, context)
     except NotInPlace as error:
-        yield Answer("limits", "not asked", str(error))
+        yield ProbeAnswer("limits", "not asked", str(error))
         return
     short = [kind for kind, needed in NEEDED.items() if most[kind] < needed]
     said = "; ".join(f"{kind}: {_figure(count)}" for kind, count in most.items())
-    yield Answer("limits", "no" if short else "yes", said, dict(most))
+    yield ProbeAnswer("limits", "no" if short else "yes", said, dict(most))
     lost = _fewer(most, again)
-    yield Answer("freed one by one", "no" if lost else "yes", _described(most, again, lost))
+    yield ProbeAnswer("freed one by one", "no" if lost else "yes", _described(most, again, lost))
 
 
-def ask_exit(verbs: Verbs) -> Iterator[Answer]:
+def ask_exit(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
     yield _freed(verbs, "freed by exit", None)
 
 
-def ask_sigterm(verbs: Verbs) -> Iterator[Answer]:
+def ask_sigterm(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
     yield _freed(verbs, "freed by sigterm", signal.SIGTERM)
 
 
-def ask_sigkill(verbs: Verbs) -> Iterator[Answer]:
+def ask_sigkill(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
     yield _freed(verbs, "freed by sigkill", signal.SIGKILL)
 
 
-def hold(verbs: Verbs) -> None:
+def hold(verbs: RdmaVerbs) -> None:
     """Make one resource of each kind, write `HOLDS`, and exit normally once stdin closes, without freeing them."""
     memory = ctypes.create_string_buffer(_PAGE)
     stack = ExitStack()
@@ -71,7 +71,7 @@ def hold(verbs: Verbs) -> None:
     sys.stdin.read()
 
 
-def counted(verbs: Verbs, context: int) -> Counts:
+def counted(verbs: RdmaVerbs, context: int) -> Counts:
     """How many resources of each kind can be made alone, with those that they need, up to `MOST`. Frees them all."""
     return {
         "queue pairs": _count(verbs, context, "create_qp"),
@@ -81,7 +81,7 @@ def counted(verbs: Verbs, context: int) -> Counts:
     }
 
 
-def _count(verbs: Verbs, context: int, make: str) -> int:
+def _count(verbs: RdmaVerbs, context: int, make: str) -> int:
     memory = ctypes.create_string_buffer(_PAGE)
     count = 0
     with ExitStack() as stack:
@@ -103,29 +103,29 @@ def _count(verbs: Verbs, context: int, make: str) -> int:
     return count
 
 
-def _freed(verbs: Verbs, question: str, ends: signal.Signals | None) -> Answer:
+def _freed(verbs: RdmaVerbs, question: str, ends: signal.Signals | None) -> ProbeAnswer:
     """Whether a device has as many resources as before, after a process that held one of each has ended by `ends`."""
     try:
         before = _now(verbs)
         if not _held_and_ended(verbs, ends):
-            return Answer(question, "not asked", "a second process could not make one of each")
+            return ProbeAnswer(question, "not asked", "a second process could not make one of each")
         until = time.monotonic() + FREED_WITHIN
         while (lost := _fewer(before, after := _now(verbs))) and time.monotonic() < until:
             time.sleep(FREED_WITHIN / 10)
     except NotInPlace as error:
-        return Answer(question, "not asked", str(error))
+        return ProbeAnswer(question, "not asked", str(error))
     if all(count >= MOST for count in before.values()):
-        return Answer(question, "not asked", f"no limit below {MOST} is there of which one could be missing")
+        return ProbeAnswer(question, "not asked", f"no limit below {MOST} is there of which one could be missing")
     given: Given = "no" if lost else "yes"
-    return Answer(question, given, _described(before, after, lost), dict.fromkeys(lost, 1))
+    return ProbeAnswer(question, given, _described(before, after, lost), dict.fromkeys(lost, 1))
 
 
-def _now(verbs: Verbs) -> Counts:
+def _now(verbs: RdmaVerbs) -> Counts:
     with opened(verbs) as context:
         return counted(verbs, context)
 
 
-def _held_and_ended(verbs: Verbs, ends: signal.Signals | None) -> bool:
+def _held_and_ended(verbs: RdmaVerbs, ends: signal.Signals | None) -> bool:
     command = [sys.executable, "-m", "allranks.rank.probe", "hold", verbs.library._name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None

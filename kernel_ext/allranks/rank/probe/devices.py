@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from allranks.messages.events.probe_answers import Answer
-from allranks.rank.world.jaccl.rdma_verbs import INT, P, Verbs
+from allranks.messages.events.probe_answers import ProbeAnswer
+from allranks.rank.world.jaccl.rdma_verbs import INT, P, RdmaVerbs
 from allranks.rank.world.jaccl.verbs_check import devices, first_opened
 from allranks.rank.world.shared_libraries import NotInPlace
 
@@ -22,51 +22,51 @@ _MOST_GIDS = 64
 
 
 @dataclass(frozen=True)
-class Port:
+class RdmaPort:
     active: bool
     gids: int
     ipv4: int
     """How many of the GIDs are IPv4 addresses."""
 
 
-def ask(verbs: Verbs) -> Iterator[Answer]:
-    yield Answer("library", "yes", "it has all sixteen functions that MLX uses")
+def ask(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
+    yield ProbeAnswer("library", "yes", "it has all sixteen functions that MLX uses")
     with devices(verbs) as found:
         names = [_name(verbs, device) for device in found]
         if not found:
-            yield Answer("devices", "no", "the library lists none")
+            yield ProbeAnswer("devices", "no", "the library lists none")
             return
-        yield Answer("devices", "yes", ", ".join(names), {"devices": len(names)})
+        yield ProbeAnswer("devices", "yes", ", ".join(names), {"devices": len(names)})
         ports = {name: _port(verbs, device) for name, device in zip(names, found, strict=True)}
     active = {name: port for name, port in ports.items() if port is not None and port.active}
     unopened = [name for name, port in ports.items() if port is None]
     said = [f"{len(active)} of {len(ports)}", *(f"{name} could not be opened" for name in unopened)]
-    yield Answer("ports", "yes" if active else "no", "; ".join(said), {"active": len(active), "ports": len(ports)})
+    yield ProbeAnswer("ports", "yes" if active else "no", "; ".join(said), {"active": len(active), "ports": len(ports)})
     if active:
         without = [name for name, port in active.items() if not port.ipv4]
         said = [f"{name}: {port.ipv4} of {port.gids} GIDs" for name, port in active.items()]
-        yield Answer("gids", "no" if without else "yes", "; ".join(said))
+        yield ProbeAnswer("gids", "no" if without else "yes", "; ".join(said))
 
 
-def preferred(verbs: Verbs, found: list[int]) -> list[int]:
+def preferred(verbs: RdmaVerbs, found: list[int]) -> list[int]:
     """Sort these devices: those with an active port come first."""
     ports = [(device, _port(verbs, device)) for device in found]
     return [device for device, _ in sorted(ports, key=lambda each: each[1] is None or not each[1].active)]
 
 
 @contextmanager
-def opened(verbs: Verbs) -> Iterator[int]:
+def opened(verbs: RdmaVerbs) -> Iterator[int]:
     """A context of a device, preferably of one with an active port. Raises NotInPlace."""
     with devices(verbs) as found, first_opened(verbs, preferred(verbs, found)) as context:
         yield context
 
 
-def _name(verbs: Verbs, device: int) -> str:
+def _name(verbs: RdmaVerbs, device: int) -> str:
     name: bytes = verbs.call("get_device_name", [P], ctypes.c_char_p)(device)
     return name.decode(errors="replace")
 
 
-def _port(verbs: Verbs, device: int) -> Port | None:
+def _port(verbs: RdmaVerbs, device: int) -> RdmaPort | None:
     """The state of the device's `PORT`; None if the device cannot be opened."""
     query_port = verbs.call("query_port", [P, ctypes.c_uint8, P])
     query_gid = verbs.call("query_gid", [P, ctypes.c_uint8, INT, P])
@@ -74,7 +74,7 @@ def _port(verbs: Verbs, device: int) -> Port | None:
     try:
         with first_opened(verbs, [device]) as context:
             if query_port(context, PORT, ctypes.addressof(attributes)):
-                return Port(False, 0, 0)
+                return RdmaPort(False, 0, 0)
             # ibv_port_attr: state, two sizes, number of GIDs.
             state, _, _, count = struct.unpack_from("4i", attributes)
             gids = [
@@ -84,4 +84,4 @@ def _port(verbs: Verbs, device: int) -> Port | None:
             ]
     except NotInPlace:
         return None
-    return Port(state == _ACTIVE, len(gids), sum(each.startswith(_MAPPED) for each in gids))
+    return RdmaPort(state == _ACTIVE, len(gids), sum(each.startswith(_MAPPED) for each in gids))

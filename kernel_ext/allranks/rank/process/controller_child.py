@@ -22,7 +22,7 @@ MOST, WITHIN = 5, 60.0
 """At most `MOST` starts in `WITHIN` seconds: a crash that repeats will repeat again."""
 
 
-class Controller:
+class ControllerChild:
     """The running controller; `again` replaces it with a new one."""
 
     def __init__(self, children: Children, settings: Mapping[str, Any], log: Path) -> None:

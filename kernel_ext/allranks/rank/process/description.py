@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from allranks.messages.host_messages import Describe
+from allranks.messages.host_messages import DescribeCluster
 
 
 class Description:
     """Writes the file, once the head has described the cluster."""
 
     def __init__(self) -> None:
-        self._told: Describe | None = None
+        self._told: DescribeCluster | None = None
         self._launched: dict[str, tuple[int, float]] = {}
         self._since = time.time()
         self._written: object = None
@@ -24,7 +24,7 @@ class Description:
         """The identities of the ranks here that a launcher started."""
         return list(self._launched.values())
 
-    def take(self, order: Describe) -> None:
+    def take(self, order: DescribeCluster) -> None:
         """Store the description; identify a launcher's ranks now, since their pids may be reused once they end."""
         self._told = order
         ranks = {name: _launched_rank(pid) for name, pid in order.pids.items()}

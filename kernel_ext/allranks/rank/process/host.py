@@ -1,8 +1,9 @@
 """The host process: one on each host, parent of that host's ranks.
 
 It starts the ranks, reports how they ended (which only a parent knows exactly), and ends them with the notebook. It
-exchanges JSON lines over its standard input and output, or over a Unix socket to which a login connects (`login_relay`). A
-head that disconnects may come back: everything is ended when the head's lease has run out, or at once without a lease.
+exchanges JSON lines over its standard input and output, or over a Unix socket to which a login connects
+(`login_relay`). A head that disconnects may come back: everything is ended when the head's lease has run out, or at
+once without a lease.
 
 It uses only the standard library until ranks start. It has one thread, so that on Linux it can import the modules that
 all ranks need and then fork the ranks: four ranks cost one import instead of four.
@@ -37,7 +38,7 @@ from allranks.machine.private_files import SHARED_MEMORY, last_words, make_priva
 from allranks.machine.shortages import FILES
 from allranks.messages.host_messages import (
     Alive,
-    Describe,
+    DescribeCluster,
     End,
     Ended,
     Forget,
@@ -65,7 +66,7 @@ from allranks.rank.world.held_sockets import Holder
 
 from . import start
 from .children import CONTROLLER, LAUNCHER, SAVER, Children, end_launched
-from .controller_child import Controller
+from .controller_child import ControllerChild
 from .description import Description
 from .head_connection import HeadConnection
 from .record_login import write_login
@@ -86,7 +87,7 @@ class HostProcess:
 
     def __init__(self, login: int | None = None) -> None:
         self._children = Children(self._tell_end)
-        self._controller: Controller | None = None
+        self._controller: ControllerChild | None = None
         self._directory: Path | None = None
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -194,7 +195,7 @@ class HostProcess:
                 self._prepare(order)
             case Keep():
                 self._keep(order)
-            case Describe():
+            case DescribeCluster():
                 self._description.take(order)
             case Start():
                 self._start(order.ranks)
@@ -235,7 +236,7 @@ class HostProcess:
                 os.dup2(log, descriptor)
             os.close(log)
         if order.controller is not None:
-            self._controller = Controller(self._children, order.controller, self._directory / "controller.log")
+            self._controller = ControllerChild(self._children, order.controller, self._directory / "controller.log")
         if order.forks:
             self._import_for_ranks()
 

@@ -27,7 +27,7 @@ from zmq.utils.monitor import parse_monitor_message
 from allranks.machine.addresses import address_towards
 from allranks.messages.events import JoinedFrom, TaskEvent, TaskHello
 from allranks.messages.host_messages import End, Prepare, to_line
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Request, TaskOrder, Welcome
 
 RANK_VARIABLES = (
@@ -99,7 +99,7 @@ def spawn(settings: Mapping[str, Any]) -> int:
     return process.pid
 
 
-class Joined:
+class JoinedProcess:
     """A process of the scheduler that has found its notebook."""
 
     def __init__(self, settings: Mapping[str, Any], url: str) -> None:
@@ -118,7 +118,7 @@ class Joined:
             start_new_session=True,  # so that only this process gets the scheduler's signals
         )
         self._order(to_line(Prepare()))
-        self._lifeline = Lifeline(
+        self._lifeline = RankLifeline(
             url,
             settings["key"].encode(),
             secrets.token_hex(8).encode(),
@@ -208,7 +208,7 @@ def join(settings: Mapping[str, Any], file: Path | None) -> int:
         newer = partial(_newer, file, settings)
         url = find_notebook(settings["urls"], settings["key"].encode(), newer)
         if url is not None:
-            return Joined(settings, url).run(until_input_ends=file is None)
+            return JoinedProcess(settings, url).run(until_input_ends=file is None)
         if (found := newer()) is not None:
             settings, since, waits = found, time.monotonic(), False
             continue

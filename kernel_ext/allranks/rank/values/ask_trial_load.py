@@ -42,7 +42,7 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialLoad:
     """The result of a trial."""
 
     failed: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Trial:
     """How it ended, if early."""
 
 
-def try_to_load(file: Path, beginning: Beginning, rank: int, size: int) -> Trial:
+def try_to_load(file: Path, beginning: Beginning, rank: int, size: int) -> TrialLoad:
     """Load `file` in a new process. Raises OSError if none can be started."""
     environment = {name: value for name, value in beginning.environment.items() if not name.startswith("MLX_")}
     settings = {"rank": rank, "size": size, "path": list(beginning.path)}
@@ -85,9 +85,9 @@ def try_to_load(file: Path, beginning: Beginning, rank: int, size: int) -> Trial
     for line in out.splitlines():
         told = json.loads(line)
         if "failed" in told:
-            return Trial(told["failed"])
+            return TrialLoad(told["failed"])
         last = told["loads"]
-    return Trial(last=last, ended=how)
+    return TrialLoad(last=last, ended=how)
 
 
 def _how_ended(code: int, complaints: bytes) -> str:

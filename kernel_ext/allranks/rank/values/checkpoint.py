@@ -24,7 +24,7 @@ from allranks.messages import pickle_values
 from allranks.rank.collectives.trace import mark
 
 from . import process_state
-from .ask_trial_load import SMALL, Trial
+from .ask_trial_load import SMALL, TrialLoad
 from .tolerant_unpickler import SURVIVED, TolerantUnpickler
 
 GIVEN = frozenset({"mx", "world", "rank", "size"})
@@ -37,12 +37,12 @@ ATTEMPTS_WITHIN = 300.0
 LENGTH = struct.Struct("<Q")
 """The length that precedes each buffer in a file."""
 
-Try = Callable[[Path], Trial]
+Try = Callable[[Path], TrialLoad]
 Read = Callable[[IO[bytes], int], Any]
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """The names that are not in the file."""
 
     left: list[str]
@@ -52,7 +52,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCheckpoint:
     names: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     """Names that could not be loaded, and why."""
@@ -75,7 +75,9 @@ def user_variables(
     }
 
 
-def save(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None) -> Saved:
+def save(
+    path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None
+) -> SavedCheckpoint:
     """Write the variables that can be pickled to a file (0600). Objects shared by several names stay shared.
 
     `attempt` loads a copy of the file without its large arrays in another process. It is repeated without the names
@@ -86,7 +88,7 @@ def save(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, a
     until = time.monotonic() + ATTEMPTS_WITHIN
     try:
         buffers = pickle_values.pack_names(whole)
-    except pickle_values.CannotTravel:
+    except pickle_values.NotPicklable:
         left = [name for name, value in variables.items() if not _packs(value)]
         whole = _without(whole, left)
         buffers = pickle_values.pack_names(whole)
@@ -99,13 +101,13 @@ def save(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, a
     _write(path, buffers)
     if failed and aside is not None:
         _write(aside, pickle_values.pack_names({name: variables[name] for name in failed}))
-    return Saved(left, failed)
+    return SavedCheckpoint(left, failed)
 
 
 def _packs(value: Any) -> bool:
     try:
         pickle_values.pack_names({"": value})
-    except pickle_values.CannotTravel:
+    except pickle_values.NotPicklable:
         return False
     return True
 
@@ -139,7 +141,9 @@ def _write(path: Path, buffers: Iterable[Any], largest: int | None = None) -> No
         file.truncate()
 
 
-def rescue(path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None) -> Saved:
+def rescue(
+    path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None
+) -> SavedCheckpoint:
     """Call `save` from another thread while the main thread is blocked in a collective indefinitely.
 
     Evaluated arrays can be read from any thread. MLX evaluates pending arrays only in the thread that made them
@@ -147,7 +151,7 @@ def rescue(path: Path, variables: Mapping[str, Any], attempt: Try | None = None,
     """
     ready = {name: value for name, value in variables.items() if _packs_within(value, RESCUE_WITHIN)}
     saved = save(path, ready, attempt, aside)
-    return Saved([name for name in variables if name not in ready] + saved.left, saved.failed)
+    return SavedCheckpoint([name for name in variables if name not in ready] + saved.left, saved.failed)
 
 
 def _packs_within(value: Any, seconds: float) -> bool:
@@ -164,7 +168,7 @@ def load(
     *,
     read: Read | None = None,
     begin: Callable[[str], None] = lambda _name: None,
-) -> Loaded:
+) -> LoadedCheckpoint:
     """Bind the variables that `save` wrote in `namespace`; variables that cannot be loaded are left out.
 
     `read` reads a buffer of the given size from the file; `begin` is called with each name before it is loaded. Raises
@@ -172,10 +176,10 @@ def load(
     """
     loaded = _load(path, namespace, read or read_exactly, begin)
     names = [name for name in loaded.names if name != process_state.NAME]
-    return Loaded(names, loaded.failed, namespace.pop(process_state.NAME, None))
+    return LoadedCheckpoint(names, loaded.failed, namespace.pop(process_state.NAME, None))
 
 
-def _load(path: Path, namespace: dict[str, Any], read: Read, begin: Callable[[str], None]) -> Loaded:
+def _load(path: Path, namespace: dict[str, Any], read: Read, begin: Callable[[str], None]) -> LoadedCheckpoint:
     with open(path, "rb") as file:
         stream = read_exactly(file, _length(file.read(LENGTH.size)))
         start = file.tell()
@@ -193,7 +197,7 @@ def load_stream(
     namespace: dict[str, Any],
     begin: Callable[[str], None] = lambda _name: None,
     stored: Callable[[str], Any] | None = None,
-) -> Loaded:
+) -> LoadedCheckpoint:
     """Bind the variables of `pickle_values.pack_names` in `namespace`; variables that cannot be loaded are left out.
 
     `buffers` returns the stream's out-of-band buffers; `stored` returns an object that is stored elsewhere, by its key.
@@ -207,7 +211,7 @@ def load_stream(
 
     before = dict(namespace)
     try:
-        return Loaded(_bind(unpickler(pickle.Unpickler), namespace, begin))
+        return LoadedCheckpoint(_bind(unpickler(pickle.Unpickler), namespace, begin))
     except SURVIVED:
         put_back(namespace, namespace.keys(), before)
     gc.collect()  # free the arrays before they are loaded a second time
@@ -216,7 +220,7 @@ def load_stream(
     new = {name: value for name, value in namespace.items() if name not in before or before[name] is not value}
     failed = tolerant.broken(new, namespace)
     put_back(namespace, failed, before)
-    return Loaded(
+    return LoadedCheckpoint(
         [name for name in names if name not in failed], {name: failed[name] for name in names if name in failed}
     )
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from allranks.messages.requests import Leaf, Variable
+from allranks.messages.requests import DescribedVariable, Leaf
 from allranks.rank.arrays import pending
 from allranks.rank.arrays.pending import MOST_LEAVES
 
@@ -36,14 +36,14 @@ def describe(
     invalid: Container[str] = (),
     *,
     compared: bool = True,
-) -> list[Variable]:
+) -> list[DescribedVariable]:
     """One entry for each name: type, shape, dtype, bytes of its arrays; if `compared`, a checksum where all is known.
 
     Names in `invalid` depend on an aborted collective. Arrays whose ``id`` is in `on_its_way` count as pending, since
     reading them would wait for their evaluation. Modules, functions and classes are left out: they are code.
     """
     return [
-        Variable(name=name, invalid=name in invalid, **_described(value, on_its_way, compared))
+        DescribedVariable(name=name, invalid=name in invalid, **_described(value, on_its_way, compared))
         for name, value in sorted(variables.items())
         if not isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type))
     ]

@@ -61,7 +61,7 @@ def find_savable(variables: Mapping[str, Any], invalid: Container[int]) -> tuple
     for name, value in sorted(variables.items()):
         try:
             arrays = pickle_values.arrays_to_pack(value)
-        except pickle_values.CannotTravel as error:
+        except pickle_values.NotPicklable as error:
             not_saved[name] = error.reason
         else:
             if any(id(array) in invalid for array in arrays):
@@ -82,7 +82,7 @@ class StateSnapshot:
         for name, value in variables.items():
             try:
                 described, of_name = _described(name, value, keys)
-            except pickle_values.CannotTravel as error:
+            except pickle_values.NotPicklable as error:
                 raise ValueError(f"{name} can no longer be saved ({error.reason})") from None
             self.variables.append(described)
             stored |= of_name
@@ -111,7 +111,7 @@ ArrayKeys: TypeAlias = Mapping[int, tuple[str, Any]]
 
 
 def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVariable, dict[str, Any]]:
-    """The description of a variable, and its arrays that have keys. Raises CannotTravel."""
+    """The description of a variable, and its arrays that have keys. Raises NotPicklable."""
     arrays = dict[str, Any]()
 
     def stored(obj: Any) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from allranks.machine.private_files import write_private
 from allranks.messages.events import Unblocked
 from allranks.messages.host_messages import RankConfig
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Form, Joined
 from allranks.rank.arrays.pending import learn_collectives
 from allranks.rank.collectives import poison
@@ -39,7 +39,7 @@ from .left_behind import Array, LeftBehind, asked, compute
 from .mpi.mpi_in_place import MpiInPlace
 from .mpi.mpi_membership import MpiMember
 from .peers import Peers
-from .rendezvous import Listener, in_turn, time_limit
+from .rendezvous import Rendezvous, in_turn, time_limit
 from .reserve import Reserve
 from .ring_in_place import RingInPlace
 from .sockets import close_refused, own_sockets
@@ -82,7 +82,7 @@ class World:
         threads: UserThreads,
         blocked: Callable[[], bool],
         peers: Peers,
-        lifeline: Lifeline,
+        lifeline: RankLifeline,
     ) -> None:
         """`blocked` returns whether the main thread waits on a lock."""
         self._config, self._user_ns, self._names = config, user_ns, names
@@ -99,7 +99,7 @@ class World:
         self.backend = ""
         self.verbs = False
         """Whether the ranks of this world communicate by verbs (RDMA)."""
-        self.listener = Listener(lifeline)
+        self.listener = Rendezvous(lifeline)
         self._init: Any = None
         self._breaking = threading.RLock()  # reentrant: a signal handler may need it while the main thread has it
         self._left_behind = LeftBehind()

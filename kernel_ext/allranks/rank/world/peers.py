@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 
 LONGEST = 512
 """Maximum size of a datagram, in bytes."""
@@ -26,7 +26,7 @@ MOST = 64
 
 
 class Peers:
-    def __init__(self, token: str, lifeline: Lifeline) -> None:
+    def __init__(self, token: str, lifeline: RankLifeline) -> None:
         self._key, self._lifeline = token.encode(), lifeline
         self._socket: socket.socket | None = None
         self._addresses: Sequence[tuple[str, int]] = ()

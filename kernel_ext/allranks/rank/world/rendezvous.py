@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from allranks.messages.events import Listens
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Form
 
 FLUSHED_WITHIN = 0.5
@@ -48,10 +48,10 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-class Listener:
+class Rendezvous:
     """Delays ``init`` until the ranks to which this one connects listen, and informs ranks that connect to it."""
 
-    def __init__(self, lifeline: Lifeline) -> None:
+    def __init__(self, lifeline: RankLifeline) -> None:
         self._lifeline = lifeline
         self._changed = threading.Condition()
         self._port: int | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from allranks.messages.events import LedgerEntry, Unblocked
-from allranks.messages.rank_lifeline import Lifeline
+from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import BROKEN
 from allranks.rank.collectives.aborted import RELEASED
 from allranks.rank.collectives.ledger import Ledger
@@ -44,7 +44,7 @@ class Unblocker:
         debugger: Debugger,
         world: World,
         peers: Peers,
-        lifeline: Lifeline,
+        lifeline: RankLifeline,
     ) -> None:
         """`blocked` returns whether the main thread waits on a lock."""
         self._main, self._cell, self._blocked, self._ledger = main, cell, blocked, ledger

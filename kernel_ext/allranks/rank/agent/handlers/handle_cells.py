@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from allranks.messages import requests
-from allranks.rank.cell.called_functions import Calls
+from allranks.rank.cell.called_functions import CalledFunctions
 from allranks.rank.cell.rank_comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.main_thread.running_cell import RunningCell
@@ -19,7 +19,7 @@ class CellRequests(RequestTable):
         self,
         cell: RunningCell,
         recorder: CellRecorder,
-        calls: Calls,
+        calls: CalledFunctions,
         comms: Comms,
         unblocker: Unblocker,
         register_again: Callable[[], None],

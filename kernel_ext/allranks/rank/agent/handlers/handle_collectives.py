@@ -75,8 +75,8 @@ class CollectiveRequests(RequestTable):
         settle([*self._user_ns.items(), *self._debugger.held()])
         return Reply(requests.Entered(self._ledger.number, invalid))
 
-    def _pending(self, request: requests.Pending, _: Buffers) -> Reply[requests.Names]:
+    def _pending(self, request: requests.Pending, _: Buffers) -> Reply[requests.PendingNames]:
         if self._ledger.seq == 0:
-            return Reply(requests.Names([]))
+            return Reply(requests.PendingNames([]))
         names = set(self._names.user_variables()) if request.code is None else names_in(request.code)
-        return Reply(requests.Names(pending_names(self._user_ns, names)))
+        return Reply(requests.PendingNames(pending_names(self._user_ns, names)))

@@ -39,7 +39,9 @@ class LookRequests(RequestTable):
         self.confirm(requests.LookBack, lambda *_: debugger.look_back())
         self.accept(requests.Debug, lambda request, _: debugger.put(request.number, request.command))
         self.answer(requests.Clock, lambda *_: Reply(requests.Time(now())))
-        self.answer(requests.Trace, lambda request, _: Reply(requests.Traced(TRACE.of_cell(request.cell, cell.file))))
+        self.answer(
+            requests.ReadTrace, lambda request, _: Reply(requests.Traced(TRACE.of_cell(request.cell, cell.file)))
+        )
         self.answer(requests.ReadPrinted, self._read_printed)
 
     def _inspect(self, request: requests.Inspect, _: Buffers) -> Reply[requests.Inspected]:

@@ -13,11 +13,11 @@ from allranks.messages.host_messages import RankConfig
 from allranks.messages.open_questions import Reply
 from allranks.messages.requests import Nothing
 from allranks.rank.arrays import computed
-from allranks.rank.cell.names import Names
+from allranks.rank.cell.names import CellNames
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.values import checkpoint, describe_variables, process_state
-from allranks.rank.values.ask_trial_load import Beginning, Trial, try_to_load
+from allranks.rank.values.ask_trial_load import Beginning, TrialLoad, try_to_load
 from allranks.rank.world.given_names import GivenNames
 from allranks.rank.world.membership import World
 
@@ -39,11 +39,11 @@ class VariableRequests(RequestTable):
         self.answer(requests.DescribeLeaves, self._describe_leaves)
         self.answer(requests.PullLeaf, self._pull_leaf)
 
-    def _push(self, request: requests.Push, buffers: Buffers) -> Reply[requests.Names]:
+    def _push(self, request: requests.Push, buffers: Buffers) -> Reply[requests.PendingNames]:
         self._pushed = None  # frees the variables of a notebook that ended before it had decided
         pushed = pickle_values.unpack(buffers, take=True)
         self._pushed = (request.push, pushed)
-        return Reply(requests.Names(list(pushed)))
+        return Reply(requests.PendingNames(list(pushed)))
 
     def _decide_push(self, request: requests.DecidePush, _: Buffers) -> None:
         """Bind or drop the pushed variables. Raises LookupError if the rank no longer holds the values to bind."""
@@ -69,14 +69,14 @@ class VariableRequests(RequestTable):
         # Copies, since the user's loop goes on while they are sent.
         return Reply(Nothing(), [bytes(each) for each in pickle_values.pack(value)])
 
-    def _describe(self, request: requests.Describe, _: Buffers) -> Reply[requests.Variables]:
+    def _describe(self, request: requests.Describe, _: Buffers) -> Reply[requests.DescribedVariables]:
         held = self._names.user_variables()
         if request.names:
             held = {name: value for name, value in held.items() if name in request.names}
         arrays = self._ledger.invalid
         on_its_way, invalid = arrays.on_its_way(), set(arrays.names(held))
         described = describe_variables.describe(held, on_its_way, invalid, compared=not self._cell.running)
-        return Reply(requests.Variables(described))
+        return Reply(requests.DescribedVariables(described))
 
     def _describe_leaves(self, request: requests.DescribeLeaves, _: Buffers) -> Reply[requests.Leaves]:
         on_its_way = self._ledger.invalid.on_its_way()
@@ -106,7 +106,7 @@ class CheckpointRequests(RequestTable):
         world: World,
         user_ns: dict[str, Any],
         names: GivenNames,
-        cell_names: Names,
+        cell_names: CellNames,
         ledger: Ledger,
     ) -> None:
         super().__init__()
@@ -149,10 +149,10 @@ class CheckpointRequests(RequestTable):
             make_private(path.parent)
         size = self._world.group.size() if self._world.group is not None else 1
 
-        def attempt(file: Path) -> Trial:
+        def attempt(file: Path) -> TrialLoad:
             return try_to_load(file, self._beginning, self._config.rank, size)
 
-        saved: checkpoint.Saved = save(path, variables, attempt, Path(aside) if aside is not None else None)
+        saved: checkpoint.SavedCheckpoint = save(path, variables, attempt, Path(aside) if aside is not None else None)
         return requests.Saved(saved.left, saved.failed, list(self._ledger.invalid.names(variables)), list(unsure))
 
     def _load(self, request: requests.Load, buffers: Buffers) -> Reply[requests.Loaded]:

@@ -20,7 +20,7 @@ from allranks.rank.collectives import poison
 from allranks.rank.collectives.poison import Asked
 from allranks.rank.world.shared_libraries import NotInPlace, address_of
 
-from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, Trial, is_in_error, put, slots, to_error
+from .verbs_check import POLL, POLL_CQ, POST, POST_RECV, POST_SEND, VerbsTrial, is_in_error, put, slots, to_error
 from .verbs_table import VerbsTable
 
 RETURNS_WITHIN = 0.3
@@ -36,7 +36,7 @@ class JacclInPlace:
     """The queue pairs of the world that this process is in."""
 
     def __init__(
-        self, blocked: Callable[[], bool], table: VerbsTable, trial: Trial, made: dict[str, list[int]]
+        self, blocked: Callable[[], bool], table: VerbsTable, trial: VerbsTrial, made: dict[str, list[int]]
     ) -> None:
         """`made` lists the resources that JACCL made for this world, by verb. Raises NotInPlace."""
         self._blocked, self._table, self._trial, self._made = blocked, table, trial, made

@@ -18,7 +18,7 @@ from allranks.rank.world.last_signal import before_sigterm
 from allranks.rank.world.shared_libraries import NotInPlace
 
 from .jaccl_in_place import JacclInPlace
-from .verbs_check import Trial
+from .verbs_check import VerbsTrial
 from .verbs_table import VerbsTable
 
 ENDS = "this rank's process is being ended"
@@ -32,7 +32,7 @@ class JacclMember:
         """`blocked` returns whether the main thread waits on a lock."""
         self._ledger, self._blocked, self._on_sigterm = ledger, blocked, on_sigterm
         self._table: VerbsTable | None = None
-        self._trial: Trial | None = None
+        self._trial: VerbsTrial | None = None
         self._before: dict[str, set[int]] = {}
         """The resources that JACCL held before the newest world, by verb."""
         self.not_in_place = ""
@@ -53,7 +53,7 @@ class JacclMember:
         before_sigterm(self._on_sigterm)
         try:
             found = usable_table(mx)
-            self._trial = Trial(found)
+            self._trial = VerbsTrial(found)
         except NotInPlace as error:
             self.not_in_place = str(error)
             return

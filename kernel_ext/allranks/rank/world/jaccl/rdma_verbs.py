@@ -40,7 +40,7 @@ MADE_BY: dict[str, tuple[str, list[Any]]] = {
 """Maps a verb that makes a resource to the verb that frees it and to its own arguments, in the order of freeing."""
 
 
-class Verbs:
+class RdmaVerbs:
     """All sixteen verbs of a library."""
 
     def __init__(self, library: str = LIBRARY) -> None:

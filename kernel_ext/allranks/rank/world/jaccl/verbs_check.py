@@ -17,7 +17,7 @@ from typing import Any
 
 from allranks.rank.world.shared_libraries import NotInPlace, is_code
 
-from .rdma_verbs import INT, MADE_BY, P, Verbs
+from .rdma_verbs import INT, MADE_BY, P, RdmaVerbs
 
 POLL_CQ, POST_SEND, POST_RECV = (8 + 8 * index for index in (11, 25, 26))
 """Offsets in ``ibv_context``, where the table of functions follows a pointer."""
@@ -39,14 +39,14 @@ def slots(context: int) -> Slots:
     return {at: ctypes.c_uint64.from_address(context + at).value for at in (POLL_CQ, POST_SEND, POST_RECV)}
 
 
-def to_error(verbs: Verbs, pair: int) -> int:
+def to_error(verbs: RdmaVerbs, pair: int) -> int:
     """Move a queue pair to ERR; returns the driver's code."""
     attributes = ctypes.create_string_buffer(struct.pack("i", _ERR), 256)
     code: int = verbs.call("modify_qp", [P, P, INT])(pair, ctypes.addressof(attributes), _STATE)
     return code
 
 
-def is_in_error(verbs: Verbs, pair: int) -> bool:
+def is_in_error(verbs: RdmaVerbs, pair: int) -> bool:
     """Whether the driver says that a queue pair is in ERR; False where it does not say."""
     query = getattr(verbs.library, "ibv_query_qp", None)
     attributes, first = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
@@ -70,10 +70,10 @@ def checked_slots(context: int) -> Slots:
     return found
 
 
-class Trial:
+class VerbsTrial:
     """The results of a trial. Raises NotInPlace where the verbs are not as expected."""
 
-    def __init__(self, verbs: Verbs) -> None:
+    def __init__(self, verbs: RdmaVerbs) -> None:
         with devices(verbs) as found, first_opened(verbs, found) as context:
             self.slots = checked_slots(context)
             """The driver's functions."""
@@ -82,7 +82,7 @@ class Trial:
 
 
 @contextmanager
-def devices(verbs: Verbs) -> Iterator[list[int]]:
+def devices(verbs: RdmaVerbs) -> Iterator[list[int]]:
     """The RDMA devices, valid within the context."""
     count = ctypes.c_int()
     listed = verbs.call("get_device_list", [P], P)(ctypes.addressof(count))
@@ -94,7 +94,7 @@ def devices(verbs: Verbs) -> Iterator[list[int]]:
 
 
 @contextmanager
-def first_opened(verbs: Verbs, found: Iterable[int]) -> Iterator[int]:
+def first_opened(verbs: RdmaVerbs, found: Iterable[int]) -> Iterator[int]:
     """A context of the first of these devices that can be opened. Raises NotInPlace."""
     context: int | None = next(filter(None, map(verbs.call("open_device", [P], P), found)), None)
     if context is None:
@@ -105,7 +105,7 @@ def first_opened(verbs: Verbs, found: Iterable[int]) -> Iterator[int]:
         verbs.call("close_device", [P])(context)
 
 
-def made(verbs: Verbs, stack: ExitStack, make: str, *values: Any) -> int:
+def made(verbs: RdmaVerbs, stack: ExitStack, make: str, *values: Any) -> int:
     """Make a resource that is freed with `stack`. Raises NotInPlace if the verb fails."""
     free, arguments = MADE_BY[make]
     resource: int | None = verbs.call(make, arguments, P)(*values)
@@ -116,14 +116,14 @@ def made(verbs: Verbs, stack: ExitStack, make: str, *values: Any) -> int:
     return resource
 
 
-def made_pair(verbs: Verbs, stack: ExitStack, domain: int, queue: int) -> int:
+def made_pair(verbs: RdmaVerbs, stack: ExitStack, domain: int, queue: int) -> int:
     """Make a queue pair like JACCL's, in the state RESET. Raises NotInPlace."""
     # ibv_qp_init_attr: context, both queues, shared queue, five limits, type.
     wanted = ctypes.create_string_buffer(struct.pack("4Q7I", 0, queue, queue, 0, 4, 4, 1, 1, 0, _UC, 0), 256)
     return made(verbs, stack, "create_qp", domain, ctypes.addressof(wanted))
 
 
-def flushes(verbs: Verbs, context: int, functions: Slots) -> bool:
+def flushes(verbs: RdmaVerbs, context: int, functions: Slots) -> bool:
     """Whether a queue pair completes two receives in ERR, one posted before and one after. Raises NotInPlace."""
     memory = ctypes.create_string_buffer(_ROOM)
     with ExitStack() as stack:
@@ -135,7 +135,7 @@ def flushes(verbs: Verbs, context: int, functions: Slots) -> bool:
         return _completes(verbs, functions, pair, queue, ctypes.addressof(memory), key)
 
 
-def _completes(verbs: Verbs, functions: Slots, pair: int, queue: int, memory: int, key: int) -> bool:
+def _completes(verbs: RdmaVerbs, functions: Slots, pair: int, queue: int, memory: int, key: int) -> bool:
     poll, post = POLL(functions[POLL_CQ]), POST(functions[POST_RECV])
     entry = ctypes.create_string_buffer(struct.pack("QII", memory, _ROOM, key))  # ibv_sge
     completion, bad = ctypes.create_string_buffer(1024), ctypes.c_void_p()

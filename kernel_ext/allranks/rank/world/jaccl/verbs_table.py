@@ -16,10 +16,10 @@ from typing import Any
 
 from allranks.rank.world.shared_libraries import address_of, only_place
 
-from .rdma_verbs import INT, MADE_BY, VERBS, P, Verbs
+from .rdma_verbs import INT, MADE_BY, VERBS, P, RdmaVerbs
 
 
-class VerbsTable(Verbs):
+class VerbsTable(RdmaVerbs):
     """MLX's table of verbs; nothing is written before `install`."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The pointers by which MLX calls MPI, found in libmlx's memory and replaced by our own functions (``mpi_calls.c``).
 
-MLX keeps these pointers in one static object (see `shared_libraries`). None is written unless each occurs exactly once. The
-functions must be native: a collective returns on MLX's stream thread, while the main thread may hold the GIL.
+MLX keeps these pointers in one static object (see `shared_libraries`). None is written unless each occurs exactly once.
+The functions must be native: a collective returns on MLX's stream thread, while the main thread may hold the GIL.
 """
 
 from __future__ import annotations
