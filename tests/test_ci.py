@@ -430,7 +430,7 @@ def test_a_line_to_add_to_the_table_is_an_entry_of_it(tmp_path: Path):
         ("tests/rank/test_ledger.py::test_a", "kernel_ext/allranks/rank_pdb.py", False),
         ("tests/backends/test_ring.py::test_a", "backends/allranks_backends/plan.py", True),
         ("tests/browser/test_log.py::test_a", "widgets/js-src/src/log.js", True),
-        ("tests/faults/test_death.py::test_a", "kernel_ext/allranks/messages/pickle_values.py", True),
+        ("tests/faults/test_death.py::test_a", "kernel_ext/allranks/pickling/pickle_values.py", True),
         ("tests/faults/test_death.py::test_a", "docs/index.md", False),
         ("tests/hosts/test_join.py::test_a", "kernel_ext/allranks/hosts/ssh.py", True),
         ("tests/jaccl/test_table.py::test_a", "tests/jaccl/lab/lab.py", True),

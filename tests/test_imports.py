@@ -16,7 +16,7 @@ import pytest
 from allranks import Cluster
 
 KERNEL_EXT = Path(__file__).parents[1] / "kernel_ext"
-IN_A_RANK = ("rank", "messages", "machine")
+IN_A_RANK = ("rank", "host_process", "lifeline", "pickling", "messages", "machine")
 RANK_MAY_USE = {
     "IPython",
     "allranks",

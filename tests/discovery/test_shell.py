@@ -19,10 +19,10 @@ import pytest
 
 from allranks import Cluster, __version__
 from allranks.discovery.running import Ending, OnHost, RunningCluster, end_cluster
+from allranks.host_process.description import Description
 from allranks.machine.clusters import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
 from allranks.machine.identity import identity_of
 from allranks.messages.host_messages import DescribeCluster
-from allranks.rank.process.description import Description
 from tests.shell import WITHIN, allranks, described_as
 from tests.waiting import eventually
 

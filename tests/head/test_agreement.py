@@ -12,8 +12,8 @@ from allranks.head.cell.agreement import ANSWER_WITHIN, Agreement, disagreement
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.make_views import collective
 from allranks.head.state.monitor import Monitor
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.events import EvaluatedAtOnce, LedgerEntry
-from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Entries, LedgerSince, OpenBarrier
 
 CELL = 7

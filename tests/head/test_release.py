@@ -11,7 +11,7 @@ import pytest
 from allranks.head.cell.release import Release
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
-from allranks.messages.open_questions import Reply
+from allranks.lifeline.open_questions import Reply
 from allranks.messages.requests import Entered, Settle
 
 WITHIN = 60.0

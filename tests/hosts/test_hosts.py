@@ -454,7 +454,7 @@ def python_that(folder: Path, name: str, body: str) -> str:
     return str(script)
 
 
-NAPS = "import sys, time\nif 'allranks.rank.process.host' in sys.orig_argv: time.sleep(1000)\n"
+NAPS = "import sys, time\nif 'allranks.host_process.host' in sys.orig_argv: time.sleep(1000)\n"
 HANGS = {
     "itself": ("exec sleep 1000", "its Python did not start within 2 s"),
     "in a script": ("sleep 1000\nexit 1", "its Python did not start within 2 s"),

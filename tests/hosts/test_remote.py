@@ -69,7 +69,7 @@ def test_what_to_type_for_a_python_in_a_path_with_a_space(monkeypatch: pytest.Mo
 
 
 def test_a_host_with_an_older_allranks_is_told_from_one_without() -> None:
-    said = command.explained([f"{PYTHON}: No module named allranks.rank.process.clusters_here"], "mac1", PYTHON)
+    said = command.explained([f"{PYTHON}: No module named allranks.host_process.clusters_here"], "mac1", PYTHON)
     assert "another version of allranks" in said and "--upgrade" in said
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from allranks.messages import pickle_values
+from allranks.pickling import pickle_values
 
 FUNCTION = "def fails(by):\n    inner = lambda: 1 / by\n    return inner()\n"
 

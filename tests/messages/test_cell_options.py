@@ -12,10 +12,11 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.options import local_options
 from allranks.errors import UsageError
+from allranks.lifeline import head_end
+from allranks.lifeline.head_end import Lifeline
 from allranks.magics.parsers import cell_parser, line_parser, parse, values_of
-from allranks.messages import cell_options, lifeline
+from allranks.messages import cell_options
 from allranks.messages.cell_options import CellOptions, CellRequest
-from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import RunCell
 from allranks_backends.views import AT_REST
 from tests.waiting import WITHIN, comes_true
@@ -99,7 +100,7 @@ def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
     assert ring2._ranks is not None
     line: Lifeline = ring2._ranks.lifeline
     with monkeypatch.context() as patch:
-        patch.setattr(lifeline, "to_builtins", lambda request: {**msgspec.to_builtins(request), **spoil})
+        patch.setattr(head_end, "to_builtins", lambda request: {**msgspec.to_builtins(request), **spoil})
         result = ring2.run("spoilt = 1", timeout=WITHIN)
     for rank in result.values():
         assert rank.error is not None and rank.error.ename == "CellRefused"

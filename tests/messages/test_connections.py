@@ -13,8 +13,8 @@ from functools import partial
 import pytest
 import zmq
 
+from allranks.lifeline.head_end import Lifeline
 from allranks.messages.events import Event, Hello, State
-from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Greet, Request
 from allranks.messages.wire import Buffer, Reader, encode
 from tests.waiting import eventually
@@ -201,7 +201,7 @@ def test_one_that_cannot_listen_leaves_nothing_open(notebook: Notebook) -> None:
     """A ZeroMQ context with open sockets blocks the process when the garbage collector finds it."""
     code = f"""
 import gc, zmq
-from allranks.messages.lifeline import Lifeline
+from allranks.lifeline.head_end import Lifeline
 try:
     Lifeline("secret", url={notebook.lifeline.url!r})
 except zmq.ZMQError as error:

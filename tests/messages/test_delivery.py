@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.messages.lifeline import Lifeline
+from allranks.lifeline.head_end import Lifeline
 from allranks.messages.requests import Greet, Request, RunCell
 from tests.waiting import comes_true, idle
 

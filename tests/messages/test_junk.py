@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from allranks import Cluster
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
+from allranks.lifeline.head_end import Lifeline
 from allranks.messages.events import Event, Hello, State
 from allranks.messages.host_messages import (
     DescribeCluster,
@@ -33,7 +34,6 @@ from allranks.messages.host_messages import (
     read_order,
     to_line,
 )
-from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Request
 from allranks.messages.wire import NotUnderstood, Reader, encode
 from tests.waiting import eventually
@@ -245,5 +245,5 @@ def test_orders_and_events_of_a_host_come_as_they_were() -> None:
 def test_a_host_process_needs_the_standard_library_alone() -> None:
     """One that lacks a package says which: it must get that far."""
     lacking = "zmq", "msgspec", "numpy", "psutil", "mlx", "ipyparallel", "IPython"
-    code = f"import sys\nsys.modules.update(dict.fromkeys({lacking}))\nimport allranks.rank.process.host"
+    code = f"import sys\nsys.modules.update(dict.fromkeys({lacking}))\nimport allranks.host_process.host"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

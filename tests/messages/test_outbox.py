@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allranks.messages.outbox import OTHERS_KEPT, CommMessage, Outbox, pack, unpack
+from allranks.lifeline.outbox import OTHERS_KEPT, CommMessage, Outbox, pack, unpack
 
 
 def opening(comm: str, **state: Any) -> CommMessage:

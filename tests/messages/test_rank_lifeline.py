@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import Began
-from allranks.messages.rank_lifeline import RankLifeline
 from tests.waiting import WITHIN
 
 # The thread of a connection that was closed ends with SystemExit, which Python says nothing of.

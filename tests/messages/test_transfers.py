@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import Cluster, errors
-from allranks.messages import transfers
+from allranks.lifeline import transfers
+from allranks.lifeline.transfers import WINDOW, CannotHold, Transfers, is_large
 from allranks.messages.events import Answered
 from allranks.messages.requests import Nothing, Push
-from allranks.messages.transfers import WINDOW, CannotHold, Transfers, is_large
 from allranks.messages.wire import encode
 from tests.jupyter import Notebook
 from tests.waiting import eventually, idle
@@ -35,8 +35,8 @@ class Pair:
         self.ends = (self._end(0), self._end(1))
 
     def _end(self, index: int) -> Transfers:
-        from allranks.messages.events.transfer_events import KINDS as EVENTS
-        from allranks.messages.requests.transfer_requests import KINDS as REQUESTS
+        from allranks.messages.events.transfer_events import STEPS as EVENTS
+        from allranks.messages.requests.transfer_requests import STEPS as REQUESTS
 
         def send(about: Any, frames: Any) -> None:
             self.on_the_way[index].append((about, [bytes(frame) for frame in frames]))
@@ -286,7 +286,7 @@ def test_how_far_it_is_is_shown_in_a_notebook(notebook: Notebook) -> None:
 @pytest.mark.slow
 def test_the_stop_button_ends_a_transfer_with_a_sentence(notebook: Notebook) -> None:
     notebook.ok(
-        "import numpy as np\nfrom allranks.messages.transfers import Transfers\n"
+        "import numpy as np\nfrom allranks.lifeline.transfers import Transfers\n"
         "taken, Transfers._taken = Transfers._taken, lambda self, number: None"
     )
     pushing = notebook.begin("never = np.zeros(150_000_000, 'uint8')\n%distributed push never")

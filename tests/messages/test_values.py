@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from allranks.messages.pickle_values import NotPicklable, can_travel, pack, pack_call, unpack
+from allranks.pickling.pickle_values import NotPicklable, can_travel, pack, pack_call, unpack
 
 nn: Any = pytest.importorskip("mlx.nn")  # it has no types of its own
 

@@ -11,7 +11,7 @@ import pytest
 HOST_PROCESS = """
 import os, signal, sys
 from types import SimpleNamespace
-from allranks.rank.process import start
+from allranks.host_process import start
 
 fork = os.fork
 

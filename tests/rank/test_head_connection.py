@@ -68,7 +68,7 @@ class Head:
 @contextmanager
 def reached(*arguments: str) -> Iterator[Head]:
     """As a login does it."""
-    command = [sys.executable, "-m", "allranks.rank.process.login_relay", *arguments]
+    command = [sys.executable, "-m", "allranks.host_process.login_relay", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
         assert relay.stdin is not None and relay.stdout is not None
         try:
@@ -129,7 +129,7 @@ def test_another_head_counts_its_orders_anew(tmp_path: Path) -> None:
 
 OFTEN = """
 from allranks.machine import cleaners
-from allranks.rank.process.host import HostProcess
+from allranks.host_process.host import HostProcess
 cleaners.EVERY = 0.2
 HostProcess().run()
 """

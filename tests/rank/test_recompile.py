@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn
 import pytest
 
-from allranks.messages import pickle_values
+from allranks.pickling import pickle_values
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.functions.replaced import is_replaced
 from allranks.rank.world import recompile

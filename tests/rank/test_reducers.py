@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from allranks.messages.pickle_values import NotPicklable, pack, pack_names, unpack
+from allranks.pickling.pickle_values import NotPicklable, pack, pack_names, unpack
 from allranks.rank.values import checkpoint
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
 from allranks.head.state.code_changes import LONGEST, Constant
-from allranks.messages import pickle_values
 from allranks.messages.cell_options import CallKind
 from allranks.notebook.ipython_shell import running_shell
+from allranks.pickling import pickle_values
 
 from .options import local_options
 

@@ -24,9 +24,9 @@ from allranks.head.state.cell_run import CellRun, RunStatus
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.collective_times import CollectiveShare
 from allranks.head.state.monitor import Monitor
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.cell_options import CallKind, CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
-from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import PlainValues, ReadValues
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.notify import Notifier
@@ -39,7 +39,7 @@ from .conversation import Conversation
 from .options import LocalOptions
 
 if TYPE_CHECKING:
-    from allranks.messages.lifeline import Lifeline
+    from allranks.lifeline.head_end import Lifeline
     from allranks.timeline.fetch_traces import Recording
 
 INTERRUPT_WITHIN = 1.6

@@ -12,8 +12,8 @@ from allranks.files.transfer import FileTransfer
 from allranks.head.state.advice import HEALS
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
+from allranks.lifeline.open_questions import Reply
 from allranks.machine.private_files import private_file
-from allranks.messages.open_questions import Reply
 from allranks.messages.requests import PrintedPart, ReadPrinted
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.page_room import LONGEST, PageRoom

@@ -29,7 +29,7 @@ from allranks.head.state.advice import HEALS, died_text, kill_text, typed_ranks
 from allranks.head.state.make_views import also_lacking, state_of, unfinished
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
-from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
 from allranks.notebook.notify import Notifier

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from allranks.errors import CannotStart, UsageError
 from allranks.head.world.ranks import A
-from allranks.messages.open_questions import RequestFailed
+from allranks.lifeline.open_questions import RequestFailed
 from allranks.messages.requests import Complete, Inspect, Question
 
 from .cells import ClusterCells

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from allranks.head.state.monitor import Monitor
+from allranks.lifeline.head_end import Lifeline
 from allranks.messages.events import AtDebugger
-from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Debug
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import Read, ask

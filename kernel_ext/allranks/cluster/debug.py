@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from allranks.errors import Busy, UsageError, WorldBroken
 from allranks.head.state.advice import HEALS, died_text
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.events import AtDebugger
-from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Debug, Interrupt, LookBack, Nothing
 from allranks.notebook.keyboard import Read, ask
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from allranks.head.state.known_rank import Rank
     from allranks.head.state.monitor import Monitor
     from allranks.head.world.ranks import Ranks
-    from allranks.messages.lifeline import Lifeline
+    from allranks.lifeline.head_end import Lifeline
 
 OPEN_WITHIN = 10.0
 """Seconds that an idle rank may take to start a post-mortem."""

@@ -10,11 +10,11 @@ from typing import Any
 
 from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, UsageError, WorldBroken
 from allranks.head.state.advice import dead_too, typed_ranks
-from allranks.messages import pickle_values
-from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, PendingNames, Pull, PullLeaf, Push
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop import Stop
+from allranks.pickling import pickle_values
 from allranks_backends.plan import alike, rank_label
 
 from .cluster_base import Answered, ClusterBase, for_others, no_answer

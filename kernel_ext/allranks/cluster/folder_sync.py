@@ -17,7 +17,7 @@ from allranks.files.share_files import HeadShare, ShareResult
 from allranks.files.sync import FolderSync
 from allranks.files.sync_result import HostSync, SyncResult, left_out_lines
 from allranks.head.world.ranks import Ranks
-from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import DecideReload, PrepareReload, StopReload
 from allranks.notebook.ipython_shell import autoreloads
 from allranks.notebook.stop import Stop

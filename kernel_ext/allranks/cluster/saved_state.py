@@ -18,7 +18,7 @@ import msgspec
 
 from allranks.errors import CannotLoad, CannotSave, CellInterrupted, NoAnswer, UsageError, WorldBroken, WouldHang
 from allranks.head.world.ranks import A, Ranks
-from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import (
     CommitState,
     CompareArrays,

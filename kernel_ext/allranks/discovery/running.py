@@ -29,7 +29,7 @@ from .survey import survey
 
 HERE = "localhost"
 ENOUGH_OF_AN_ID = 4
-MODULE = "allranks.rank.process.clusters_here"
+MODULE = "allranks.host_process.clusters_here"
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class EnvironmentMaker:
 
     def _does_not_work(self, folder: str) -> str:
         """Why the environment in `folder` does not work; empty if it does."""
-        code = "import mlx.core, allranks.rank.process.host"
+        code = "import mlx.core, allranks.host_process.host"
         try:
             lines, status = self._run([os.path.join(folder, "bin", "python"), "-c", code])
         except OSError as error:

@@ -17,7 +17,8 @@ from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.advice import HEALS, died_text
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.open_questions import RequestFailed
+from allranks.lifeline.open_questions import RequestFailed
+from allranks.lifeline.transfers import CHUNK
 from allranks.messages.requests import (
     DigestFiles,
     FilePart,
@@ -27,7 +28,6 @@ from allranks.messages.requests import (
     FoundFile,
     ReadParts,
 )
-from allranks.messages.transfers import CHUNK
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import rank_label
 from allranks_widgets import human_bytes

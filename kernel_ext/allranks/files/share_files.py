@@ -26,6 +26,7 @@ import msgspec
 from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.machine.shared_records import look_for
 from allranks.machine.shared_tree import (
     CONTENT,
@@ -40,7 +41,6 @@ from allranks.machine.shared_tree import (
     files_of,
     listed,
 )
-from allranks.messages.open_questions import Reply, RequestFailed
 from allranks.messages.requests import (
     AcceptShare,
     Answer,

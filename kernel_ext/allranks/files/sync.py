@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from allranks.errors import CannotCopy, UsageError
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.lifeline.open_questions import Reply, RequestFailed
+from allranks.lifeline.transfers import CHUNK
 from allranks.messages.requests import (
     BeginFiles,
     CommitFiles,
@@ -33,7 +34,6 @@ from allranks.messages.requests import (
     PutPieces,
 )
 from allranks.messages.requests.file_requests import CHANGED
-from allranks.messages.transfers import CHUNK
 from allranks_backends.plan import alike
 from allranks_widgets import human_bytes
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from allranks.errors import CannotCopy
 from allranks.head.state.known_rank import Rank
 from allranks.head.world.ranks import Ranks
-from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Answer, Question
 from allranks.messages.wire import Buffer
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from allranks.lifeline.head_end import Lifeline
 from allranks.messages.host_messages import (
     End,
     Ended,
@@ -18,7 +19,6 @@ from allranks.messages.host_messages import (
     Started,
     to_line,
 )
-from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import TaskOrder
 from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import CannotStart
+from allranks.lifeline.head_end import Handler, Lifeline
 from allranks.machine.addresses import own_addresses
 from allranks.messages.events import Event, JoinedFrom, TaskEvent, TaskHello
 from allranks.messages.host_messages import End, Gone, Prepared, Trouble, read_event, to_line
-from allranks.messages.lifeline import Handler, Lifeline
 from allranks.messages.requests import Request, TaskOrder, Welcome
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import Host

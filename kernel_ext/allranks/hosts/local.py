@@ -75,7 +75,7 @@ class LocalHost(PipedHost):
         environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
         with open(directory / "host.log", "wb") as log:
             process = subprocess.Popen(
-                [python, "-m", "allranks.rank.process.host"],
+                [python, "-m", "allranks.host_process.host"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

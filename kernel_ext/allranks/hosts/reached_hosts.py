@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from allranks.lifeline.head_end import Lifeline
 from allranks.machine.addresses import own_addresses
 from allranks.machine.describe_host import cuda_devices
-from allranks.messages.lifeline import Lifeline
 from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site
 from allranks_backends.registry import get_backend

@@ -22,7 +22,7 @@ from .private_files import refuse_open, write_private
 
 FILE = "cluster.json"
 HOST_PROCESS = "host process"
-HOST_MODULE = "allranks.rank.process.host"
+HOST_MODULE = "allranks.host_process.host"
 RUNS_A_CELL = 10.0
 """Seconds after its last sign of activity for which a cell counts as running."""
 ENDS_WITHIN = 15.0

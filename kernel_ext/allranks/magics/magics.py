@@ -22,9 +22,9 @@ from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
 from allranks.head.world.detached import left_behind
 from allranks.messages.cell_options import CellOptions
-from allranks.messages.pickle_values import can_travel
 from allranks.notebook.front_end import shown_in
 from allranks.notebook.notify import Notifier
+from allranks.pickling.pickle_values import can_travel
 from allranks.up_options import UpOptions
 
 from . import auto, completion

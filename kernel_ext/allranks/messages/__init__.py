@@ -1,4 +1,4 @@
-"""Messages between processes: the types of `requests` and `events`, both ends of the lifeline, values as buffers.
+"""The types of messages between processes: `requests` and `events` of the lifeline, and the lines of host processes.
 
 Runs in: every process of ours.
 Called by: every room but ``magics``.

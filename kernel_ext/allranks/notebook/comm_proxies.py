@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from allranks.head.state.widget_comms import Tell
+from allranks.lifeline.outbox import EVERY, CommMessage, pack, unpack
 from allranks.messages.events import CommMessages
-from allranks.messages.outbox import EVERY, CommMessage, pack, unpack
 from allranks.messages.requests import CommsTaken, PageComms
 from allranks.messages.wire import Buffer
 

@@ -10,8 +10,8 @@ from typing import Any
 from comm import create_comm
 from ipywidgets.widgets import widget as ipywidgets
 
+from allranks.lifeline.outbox import TARGET, CommMessage, merged
 from allranks.messages.events import CommKind
-from allranks.messages.outbox import TARGET, CommMessage, merged
 
 
 class WidgetProxy:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from allranks.arguments import HERE
-from allranks.messages.open_questions import RequestFailed
+from allranks.lifeline.open_questions import RequestFailed
 from allranks.messages.requests import CellTrace, Clock, ReadTrace
 
 from .clocks import Ping
@@ -15,7 +15,7 @@ from .timeline import Timeline
 
 if TYPE_CHECKING:
     from allranks.head.state.monitor import Monitor
-    from allranks.messages.lifeline import Lifeline
+    from allranks.lifeline.head_end import Lifeline
 
 ROUNDS = 8
 """Questions about each host's clock, before the cell and again after it; the quickest answer counts."""

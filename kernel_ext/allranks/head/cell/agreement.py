@@ -9,9 +9,9 @@ from itertools import combinations
 
 from allranks.head.state.make_views import collective
 from allranks.head.state.monitor import Monitor
+from allranks.lifeline.head_end import Lifeline
+from allranks.lifeline.open_questions import RequestFailed
 from allranks.messages.events import EvaluatedAtOnce, Exchanged, LedgerEntry
-from allranks.messages.lifeline import Lifeline
-from allranks.messages.open_questions import RequestFailed
 from allranks.messages.requests import Exchanges, LedgerSince, OpenBarrier
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import Collective

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.errors import CannotTravel, RemoteError
-from allranks.messages import pickle_values
+from allranks.pickling import pickle_values
 
 
 @dataclass

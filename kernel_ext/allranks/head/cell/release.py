@@ -14,8 +14,8 @@ from concurrent.futures import Future, wait
 
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
-from allranks.messages.lifeline import Lifeline
-from allranks.messages.open_questions import Reply, RequestFailed
+from allranks.lifeline.head_end import Lifeline
+from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Abort, Entered, EnterMissed, LedgerSince, Question, Settle
 
 RECORDS_WITHIN = 0.5

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from allranks.head.state.monitor import Monitor
-from allranks.messages.lifeline import Lifeline
+from allranks.lifeline.head_end import Lifeline
 from allranks.messages.requests import BROKEN, Decided, Interrupt, Refuse, Request, Unblock
 
 from .outcome import Outcome

@@ -47,7 +47,7 @@ from .make_views import snapshot_of
 from .widget_comms import NoComms, WidgetComms
 
 if TYPE_CHECKING:
-    from allranks.messages.open_questions import Reply
+    from allranks.lifeline.open_questions import Reply
     from allranks.messages.requests import Joined
 
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from allranks.errors import Apart, CannotStart
 from allranks.head.state.monitor import Monitor
-from allranks.messages.lifeline import Lifeline
-from allranks.messages.open_questions import Reply
+from allranks.lifeline.head_end import Lifeline
+from allranks.lifeline.open_questions import Reply
 from allranks.messages.requests import Answer, HostAt, HostTried, ListenForHosts, StopListening, TryHosts
 from allranks.units import three_digits
 from allranks_backends.plan import WorldPlan

@@ -16,8 +16,8 @@ from typing import TypeAlias, TypeVar
 
 from allranks.errors import CannotStart
 from allranks.head.state.known_rank import RETURNS_WITHIN, SavedVariables
+from allranks.lifeline.open_questions import LOST, Reply, RequestFailed
 from allranks.messages import requests
-from allranks.messages.open_questions import LOST, Reply, RequestFailed
 from allranks.messages.requests import Drop, Load, Loaded, Rescue, Save, Saved
 from allranks_backends.plan import alike, rank_label
 

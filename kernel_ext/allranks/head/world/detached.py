@@ -19,9 +19,9 @@ from allranks.head.state.known_rank import Rank, SavedVariables
 from allranks.head.state.monitor import Monitor
 from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import SavedHost
+from allranks.lifeline.head_end import Lifeline
 from allranks.machine.identity import identity_of, still_runs
 from allranks.machine.private_files import write_private
-from allranks.messages.lifeline import Lifeline
 from allranks.settings import Settings
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from allranks.errors import CannotStart, HostCause
 from allranks.head.state.monitor import Monitor
+from allranks.lifeline.head_end import Lifeline
+from allranks.lifeline.open_questions import LOST, Reply, RequestFailed
 from allranks.machine.tcp_ports import says_transient
-from allranks.messages.lifeline import Lifeline
-from allranks.messages.open_questions import LOST, Reply, RequestFailed
 from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn, StopForming
 from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike

@@ -17,8 +17,8 @@ from allranks.hosts.host_process import HostEnd
 from allranks.hosts.joined import JoinedHost
 from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import RemoteHost
+from allranks.lifeline.head_end import Lifeline
 from allranks.messages.host_messages import DescribeCluster, RankConfig
-from allranks.messages.lifeline import Lifeline
 from allranks.messages.requests import Exit, Spawn
 from allranks.settings import Settings
 from allranks_backends.plan import WorldPlan

@@ -24,10 +24,10 @@ from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
 from allranks.hosts.meeting_addresses import LOOPBACK
 from allranks.hosts.reached_hosts import Hosts
+from allranks.lifeline.head_end import Lifeline
+from allranks.lifeline.open_questions import Reply
 from allranks.machine.shortages import cannot_start, shortages
 from allranks.machine.tcp_ports import says_transient
-from allranks.messages.lifeline import Lifeline
-from allranks.messages.open_questions import Reply
 from allranks.messages.requests import Answer, Interrupt, Question, Spawn
 from allranks.messages.wire import Buffer
 from allranks.settings import Settings

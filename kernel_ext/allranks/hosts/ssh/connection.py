@@ -173,7 +173,7 @@ class SshConnection:
 
     def _relay(self, *arguments: str, tunnels: Mapping[int, int], within: int = CONNECT_WITHIN) -> Login:
         """Start a login that passes lines to and from the host process."""
-        command = [*self.python.words(), "-m", "allranks.rank.process.login_relay", *arguments]
+        command = [*self.python.words(), "-m", "allranks.host_process.login_relay", *arguments]
         return Login(self._name, self.python, command, tunnels=tunnels, within=within)
 
     def _try_again(self, within: int) -> None:

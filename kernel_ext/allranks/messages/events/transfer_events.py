@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.messages.transfers import Kinds
+from allranks.messages.transfer_steps import TransferSteps
 
 from .reports import Event
 
@@ -37,4 +37,4 @@ class RankDropped(EventOfTransfer, tag="dropped"):
     """The sender has stopped sending the message."""
 
 
-KINDS = Kinds(RankAnnounced, RankPart, RankTaken, RankRefused, RankDropped)
+STEPS = TransferSteps(RankAnnounced, RankPart, RankTaken, RankRefused, RankDropped)

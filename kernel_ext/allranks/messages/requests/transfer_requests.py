@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.messages.transfers import Kinds
+from allranks.messages.transfer_steps import TransferSteps
 
 from .request import Request
 
@@ -37,4 +37,4 @@ class Dropped(RequestOfTransfer):
     """The sender has stopped sending the message."""
 
 
-KINDS = Kinds(Announced, Part, Taken, Refused, Dropped)
+STEPS = TransferSteps(Announced, Part, Taken, Refused, Dropped)

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.machine.lease import BUSY_EVERY, touch_busy
-from allranks.messages import pickle_values
 from allranks.messages.events import Answered, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Form, Question, Request, RunCell
 from allranks.messages.wire import Buffer, encode
+from allranks.pickling import pickle_values
 from allranks.rank.cell import tracebacks
 from allranks.rank.cell.called_functions import CalledFunctions
 from allranks.rank.cell.names import CellNames

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import State
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.arrays import computed
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug.debugger import Debugger

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from allranks.messages import pickle_values
 from allranks.messages.cell_options import CallKind
+from allranks.pickling import pickle_values
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.world.given_names import GivenNames
 

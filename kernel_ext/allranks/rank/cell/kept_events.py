@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from allranks.lifeline.rank_end import RankLifeline
+from allranks.lifeline.transfers import is_large
 from allranks.messages.events import Done, Output
-from allranks.messages.rank_lifeline import RankLifeline
-from allranks.messages.transfers import is_large
 from allranks.messages.wire import Buffer
 
 

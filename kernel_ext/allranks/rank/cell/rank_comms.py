@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from allranks.lifeline.outbox import EVERY, TARGET, CommMessage, Outbox, pack, unpack
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import CommKind, CommMessages, CommRow
-from allranks.messages.outbox import EVERY, TARGET, CommMessage, Outbox, pack, unpack
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.wire import Buffer
 from allranks.rank.main_thread.thread import MainThread
 

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from allranks.messages import pickle_values
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Began, CellError, Done, EvaluatedAtOnce, Output, Timed, packed
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.wire import Buffer
+from allranks.pickling import pickle_values
 from allranks.rank.collectives.aborted import CollectiveAborted, follows_abort, is_peer_loss
 from allranks.rank.collectives.exchanges import exchanged
 from allranks.rank.collectives.ledger import Ledger

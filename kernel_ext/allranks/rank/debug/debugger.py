@@ -17,8 +17,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import AtDebugger
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.running_cell import RunningCell
 

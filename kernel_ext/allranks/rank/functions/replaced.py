@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from allranks.messages.reducers import REDUCERS, from_mlx
+from allranks.pickling.reducers import REDUCERS, from_mlx
 
 Made = tuple[str, tuple[Any, ...], dict[str, Any]]
 """The MLX function that made an object, by name, and the arguments of that call."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import Entering
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
 

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import LogCall, LogCalls
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.rank.arrays import computed
 from allranks.rank.arrays.pending import is_pending, waiting, waits_for_collective
 from allranks.rank.collectives.ledger import Ledger

@@ -1,6 +1,6 @@
-"""Start and end of a rank: the host process that is its parent, the ways to join, the IPython engine.
+"""Start and end of a rank: the ways to join a cluster, and the IPython engine.
 
-Runs in: the host process (``host``, ``children``, ``start``) and the rank's (``engine``, ``join``).
-Called by: ``python -m allranks.rank``, ``python -m allranks.rank.process.host``.
+Runs in: a rank's process; its modules are imported by the host process, which forks the rank.
+Called by: ``python -m allranks.rank``, ``host_process``.
 May call: all rooms of the rank.
 """

@@ -24,10 +24,10 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.machine.addresses import address_towards
 from allranks.messages.events import JoinedFrom, TaskEvent, TaskHello
 from allranks.messages.host_messages import End, Prepare, to_line
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Request, TaskOrder, Welcome
 
 RANK_VARIABLES = (
@@ -112,7 +112,7 @@ class JoinedProcess:
         self._telling = threading.Lock()
         """Keeps events in the order of their numbers: the notebook drops a lower number as a repetition."""
         self._host = subprocess.Popen(
-            [sys.executable, "-m", "allranks.rank.process.host"],
+            [sys.executable, "-m", "allranks.host_process.host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # so that only this process gets the scheduler's signals

@@ -20,7 +20,7 @@ from allranks.rank.values.ask_trial_load import SMALL
 
 
 def main() -> None:
-    from allranks.messages import pickle_values
+    from allranks.pickling import pickle_values
     from allranks.rank.values import checkpoint
 
     out = os.fdopen(os.dup(1), "w")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from allranks.machine.private_files import private_file
-from allranks.messages import pickle_values
+from allranks.pickling import pickle_values
 from allranks.rank.collectives.trace import mark
 
 from . import process_state

@@ -7,7 +7,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from allranks.messages.pickle_values import global_names, is_code, python_function
+from allranks.pickling.pickle_values import global_names, is_code, python_function
 from allranks.rank.values.checkpoint import GIVEN
 
 CHANGES = ("STORE_GLOBAL", "DELETE_GLOBAL")

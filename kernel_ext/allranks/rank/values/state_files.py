@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from allranks.messages import pickle_values, requests
+from allranks.messages import requests
 from allranks.messages.state_manifest import (
     MANIFEST,
     NO_RUNS,
@@ -33,6 +33,7 @@ from allranks.messages.state_manifest import (
     pickle_file,
 )
 from allranks.messages.wire import Buffer
+from allranks.pickling import pickle_values
 
 from . import checkpoint, safetensors
 from .describe_variables import DEEPEST, PLAIN

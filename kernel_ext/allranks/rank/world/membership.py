@@ -14,10 +14,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.machine.private_files import write_private
 from allranks.messages.events import Unblocked
 from allranks.messages.host_messages import RankConfig
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Form, Joined
 from allranks.rank.arrays.pending import learn_collectives
 from allranks.rank.collectives import poison

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
-from allranks.messages.rank_lifeline import RankLifeline
+from allranks.lifeline.rank_end import RankLifeline
 
 LONGEST = 512
 """Maximum size of a datagram, in bytes."""

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import Listens
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import Form
 
 FLUSHED_WITHIN = 0.5

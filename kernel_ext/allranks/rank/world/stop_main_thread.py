@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import LedgerEntry, Unblocked
-from allranks.messages.rank_lifeline import RankLifeline
 from allranks.messages.requests import BROKEN
 from allranks.rank.collectives.aborted import RELEASED
 from allranks.rank.collectives.ledger import Ledger

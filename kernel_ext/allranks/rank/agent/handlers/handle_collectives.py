@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
-from allranks.messages.open_questions import Reply
 from allranks.rank.arrays.pending import names_in, pending_names, settle
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.ledger import Ledger

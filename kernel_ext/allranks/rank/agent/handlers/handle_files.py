@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
-from allranks.messages.open_questions import Reply
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.files import found_files, synced_folder
 from allranks.rank.main_thread.running_cell import RunningCell

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
-from allranks.messages.open_questions import Reply
 from allranks.rank.world import try_addresses
 
 from .handler_table import Buffers, RequestTable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
-from allranks.messages.open_questions import Reply
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection

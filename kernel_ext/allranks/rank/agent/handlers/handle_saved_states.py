@@ -7,8 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
-from allranks.messages.open_questions import Reply
 from allranks.messages.requests import Nothing
 from allranks.messages.state_manifest import MANIFEST, RANDOM_STATES, RUNS
 from allranks.rank.arrays.pending import waiting

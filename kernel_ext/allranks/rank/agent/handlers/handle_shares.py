@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from allranks.lifeline.open_questions import Reply
 from allranks.machine.shared_tree import DIGEST
 from allranks.messages import requests
-from allranks.messages.open_questions import Reply
 from allranks.rank.files import share_blocks, shared_names
 
 from .handler_table import Buffers, RequestTable

@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from allranks.lifeline.open_questions import Reply
 from allranks.machine.private_files import make_private, write_private
-from allranks.messages import pickle_values, requests
+from allranks.messages import requests
 from allranks.messages.host_messages import RankConfig
-from allranks.messages.open_questions import Reply
 from allranks.messages.requests import Nothing
+from allranks.pickling import pickle_values
 from allranks.rank.arrays import computed
 from allranks.rank.cell.names import CellNames
 from allranks.rank.collectives.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from allranks.messages.open_questions import Reply
+from allranks.lifeline.open_questions import Reply
 from allranks.messages.requests import Answer, Nothing, Question, Request
 from allranks.messages.wire import Buffer
 

@@ -1,13 +1,13 @@
 """The notebook's end of the lifeline.
 
 One thread owns the sockets: the ROUTER to which all ranks connect, and the sockets on which ZeroMQ reports that
-connections begin and end (`messages.connections`). The system closes the connection of a killed process at once, so
+connections begin and end (`lifeline.connections`). The system closes the connection of a killed process at once, so
 its death is known within milliseconds.
 
 A question fails with ConnectionError if its rank has no connection, loses it, or is known to be stopped. Silence alone
 proves nothing: a rank that pickles a large value holds the GIL. A lost connection is proof, since ZeroMQ answers
 heartbeats in a thread that does not need the GIL. A cell that was lost with a connection is sent again
-(`messages.delivery`).
+(`lifeline.delivery`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from typing import Any, TypeVar
 import zmq
 from msgspec import structs, to_builtins
 
-from .cell_options import CellRequest
+from allranks.messages.cell_options import CellRequest
+from allranks.messages.events import Answered, CellEvent, Done, Event, EventOfTransfer, Failed, Hello, State, TaskHello
+from allranks.messages.requests import Answer, Greet, Question, Request, RunCell
+from allranks.messages.requests.transfer_requests import STEPS
+from allranks.messages.wire import Buffer, NotUnderstood, Reader, encode
+
 from .connections import Connection, Connections, connection_of
 from .delivery import Deliveries
-from .events import Answered, CellEvent, Done, Event, EventOfTransfer, Failed, Hello, State, TaskHello
 from .open_questions import CLOSED, LOST, STOPPED, Questions, Reply
-from .requests import Answer, Greet, Question, Request, RunCell
-from .requests.transfer_requests import KINDS
 from .transfers import CannotHold, Transfers, is_large
-from .wire import Buffer, NotUnderstood, Reader, encode
 
 AT_ONCE = 1000  # most messages received before requests are sent: endless output must not delay an interrupt
 LOOK_EVERY = 0.25  # seconds between two checks of open questions
@@ -214,7 +215,7 @@ class Lifeline:
             self._send_to(identity, [encode(request), *buffers])
 
         if identity not in self._transfers:
-            self._transfers[identity] = Transfers(KINDS, send, self._questions.is_open, self._transfer_numbers)
+            self._transfers[identity] = Transfers(STEPS, send, self._questions.is_open, self._transfer_numbers)
         return self._transfers[identity]
 
     def _lost(self, identity: bytes) -> None:

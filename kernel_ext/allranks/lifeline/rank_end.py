@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from .events import Answered, Done, Event, Failed
-from .events.transfer_events import KINDS
-from .requests import Greet, Request, RequestOfTransfer
+from allranks.messages.events import Answered, Done, Event, Failed
+from allranks.messages.events.transfer_events import STEPS
+from allranks.messages.requests import Greet, Request, RequestOfTransfer
+from allranks.messages.wire import Buffer, NotUnderstood, Reader, encode, question_number
+
 from .transfers import CannotHold, Transfers, is_large
-from .wire import Buffer, NotUnderstood, Reader, encode, question_number
 
 AT_ONCE = 64
 """Most messages received in one turn of the loop: parts of a large value may arrive as fast as they are received."""
@@ -65,7 +66,7 @@ class RankLifeline:
         self._on_tick, self._identity = on_tick, identity
         self._reader = Reader(Request)
         self._outbox: deque[_Queued] = deque()
-        self._transfers = Transfers(KINDS, self._send_part)
+        self._transfers = Transfers(STEPS, self._send_part)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         os.set_blocking(self._wake_read, False)

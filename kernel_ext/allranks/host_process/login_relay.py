@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 def _started() -> int:
     """Start a host process; return the descriptor connected to it."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "allranks.rank.process.host", str(os.getppid())]  # on macOS, fork needs exec
+    command = [sys.executable, "-m", "allranks.host_process.host", str(os.getppid())]  # on macOS, fork needs exec
     subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
     theirs.close()
     return ours.detach()

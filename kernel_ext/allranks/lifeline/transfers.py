@@ -11,27 +11,16 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from .wire import Buffer, NotUnderstood, question_number
+from allranks.messages.transfer_steps import TransferSteps
+from allranks.messages.wire import Buffer, NotUnderstood, question_number
 
 CHUNK = 2 * 2**20
 """Maximum bytes of a part. A message whose buffers have at most this total is sent whole. Parts of this size stay in a
 processor's cache while they are encrypted and copied: they were sent 1.3 times as fast as parts of 8 MiB."""
 WINDOW = 16
 """Maximum number of unconfirmed parts of a transfer."""
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """The message types that one end sends (`transfer_events` or `transfer_requests`)."""
-
-    announced: Callable[[int, bytes, list[int]], Any]
-    part: Callable[[int], Any]
-    taken: Callable[[int], Any]
-    refused: Callable[[int], Any]
-    dropped: Callable[[int], Any]
 
 
 class CannotHold(Exception):
@@ -92,7 +81,7 @@ class Transfers:
 
     def __init__(
         self,
-        kinds: Kinds,
+        kinds: TransferSteps,
         send: Callable[[Any, Sequence[Buffer]], None],
         is_wanted: Callable[[int], bool] = lambda _question: True,
         numbers: Iterator[int] | None = None,

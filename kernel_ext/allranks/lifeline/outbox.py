@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .events import CommKind, CommRow
-from .wire import Buffer, NotUnderstood, dict_from_json, to_json
+from allranks.messages.events import CommKind, CommRow
+from allranks.messages.wire import Buffer, NotUnderstood, dict_from_json, to_json
 
 TARGET = "jupyter.widget"
 """The comm target of widgets."""

@@ -81,7 +81,7 @@ def forked_rank(config: RankConfig, drop: Callable[[], None]) -> int:
     try:
         _take_signals(mask)
         _become_rank(parent, config, drop)
-        from . import engine
+        from allranks.rank.process import engine
 
         engine.run(config)
     except BaseException:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
-from .requests import Interrupt, Request, RunCell
+from allranks.messages.requests import Interrupt, Request, RunCell
 
 BEGUN_WITHIN = 10.0
 """Seconds that an exiting program waits for the cells that it sent to begin."""

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from .events import Answered, Failed
-from .requests import Answer, Question, answer_type
-from .wire import Buffer, NotUnderstood, Reader
+from allranks.messages.events import Answered, Failed
+from allranks.messages.requests import Answer, Question, answer_type
+from allranks.messages.wire import Buffer, NotUnderstood, Reader
 
 LOST = "its connection is lost"
 STOPPED = "its process is stopped"

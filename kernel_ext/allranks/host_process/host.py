@@ -243,7 +243,7 @@ class HostProcess:
     def _import_for_ranks(self) -> None:
         """Import, once, the modules that forked ranks share."""
         if FORK and not self._imported:
-            from . import engine  # noqa: F401
+            from allranks.rank.process import engine  # noqa: F401
 
             gc.collect()
             gc.freeze()  # otherwise the first collection in each rank would copy all these pages

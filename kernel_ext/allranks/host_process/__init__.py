@@ -1,0 +1,7 @@
+"""The host process, which is the parent of the ranks on its host: the programs that the notebook starts there.
+
+Runs in: the host process (``host``), the ssh login that relays to it (``login_relay``), and a shell's command on the
+host (``clusters_here``).
+Called by: ``python -m allranks.host_process.host``, and the same with the other two.
+May call: ``machine``, ``messages``, and what it needs of ``rank`` to fork ranks.
+"""

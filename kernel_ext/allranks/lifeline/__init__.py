@@ -1,0 +1,8 @@
+"""The lifeline, the connection of the notebook and each rank: both ends, and how messages get over it.
+
+It works while the rank's main thread is blocked.
+
+Runs in: the notebook's kernel (`head_end`) and a rank's process (`rank_end`).
+Called by: ``cluster``, ``head``, ``hosts`` and ``rank``.
+May call: ``messages`` and ``machine``.
+"""

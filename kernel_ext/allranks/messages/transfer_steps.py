@@ -1,0 +1,18 @@
+"""The steps of a transfer in parts, which each end sends as messages of its own types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TransferSteps:
+    """The message types that one end sends (`transfer_events` or `transfer_requests`)."""
+
+    announced: Callable[[int, bytes, list[int]], Any]
+    part: Callable[[int], Any]
+    taken: Callable[[int], Any]
+    refused: Callable[[int], Any]
+    dropped: Callable[[int], Any]
