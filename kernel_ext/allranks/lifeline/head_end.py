@@ -118,7 +118,7 @@ class Lifeline:
         # process: "Assertion failed: !_io_error (src/stream_engine_base.cpp:310)" (libzmq 4.3.5).
         for option, value in ((zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 200)):
             self._router.setsockopt(option, value)
-        for option, value in ((zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 6000)):  # as in `rank_lifeline`
+        for option, value in ((zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 6000)):  # as in `rank_end`
             self._router.setsockopt(option, value)
         self._router.bind(url)
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
