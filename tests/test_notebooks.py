@@ -87,7 +87,7 @@ def test_training_that_is_saved_and_goes_on_with_little_training() -> None:
 def test_data_parallel_training_with_little_training(need_mpi: None) -> None:
     """Its assertions need fewer steps of training than it has."""
     text = said(executed("data_parallel", OTHER_RANKS=3, EPOCHS=1, TIMED=10))
-    assert "3 ranks on mpi" in text and "steps are done" in text
+    assert "3 ranks on mpi" in text and "│ 7 steps are done" in text
     assert "with a rank lost" in text and "2 ranks ended." in text
 
 

@@ -206,12 +206,7 @@ class ClusterSavedState(ClusterBase):
             numbers = range(self.size)
             ranks = self._refuse_if_unable(numbers)
             savable = self._each(ranks, FindSavable(names=wanted), failed, numbers)
-            not_saved = _not_saved(savable, wanted, folder)
-            if not_saved and complete:
-                raise CannotSave(
-                    f"cannot save {_listed(not_saved)}. Nothing was written. "
-                    f"%distributed save {shlex.quote(folder)} saves the others."
-                )
+            not_saved = _not_saved(savable, wanted, folder, complete)
             _refuse_pending_on_some({rank: set(each.pending) for rank, each in savable.items()})
             everywhere = set.intersection(*(set(each.names) for each in savable.values()))
             asked = dict[int, Future[Reply[SnapshotTaken]]]()
@@ -461,8 +456,13 @@ def _reason(error: RequestFailed) -> str:
     return text if error.kind in FORESEEN else f"{error.kind}: {text}"
 
 
-def _not_saved(savable: Mapping[int, Savable], wanted: Sequence[str] | None, folder: str) -> dict[str, str]:
-    """Names that cannot be saved, and why. Raises CannotSave if one is `wanted`, UsageError if no rank has it."""
+def _not_saved(
+    savable: Mapping[int, Savable], wanted: Sequence[str] | None, folder: str, complete: bool
+) -> dict[str, str]:
+    """Names that cannot be saved, and why.
+
+    Raises CannotSave if one is `wanted`, or with `complete` if there is any; UsageError if no rank has a wanted name.
+    """
     absent = [name for name in wanted or () if all(name in each.missing for each in savable.values())]
     if absent:
         raise UsageError(f"no rank has a variable {', '.join(absent)} (%distributed vars lists them).")
@@ -474,11 +474,14 @@ def _not_saved(savable: Mapping[int, Savable], wanted: Sequence[str] | None, fol
             for why, numbers in reasons.items()
         }
         found[name] = "; ".join(f"{why}{on}" for why, on in where.items())
-    if wanted is not None and found:
-        others = [name for name in wanted if name not in found]
-        advice = f" For the others: %distributed save {shlex.quote(folder)} {' '.join(others)}" if others else ""
-        raise CannotSave(f"cannot save {_listed(found)}. Nothing was written.{advice}")
-    return found
+    if not found or (wanted is None and not complete):
+        return found
+    others, command = [name for name in wanted or () if name not in found], f"%distributed save {shlex.quote(folder)}"
+    if wanted is None:
+        advice = f" {command} saves the others."
+    else:
+        advice = f" For the others: {command} {' '.join(others)}" if others else ""
+    raise CannotSave(f"cannot save {_listed(found)}. Nothing was written.{advice}")
 
 
 def _refuse_pending_on_some(pending: Mapping[int, set[str]]) -> None:
