@@ -203,7 +203,7 @@ def test_a_world_of_another_size_gets_what_was_equal(ring2: Cluster, ring4: Clus
     loaded = ring4.load(folder)
     assert "Loaded 1 variable of 2 ranks on 4 ranks (" in str(loaded)
     assert str(loaded).endswith(
-        "Not loaded: the states of mx.random, random, numpy.random, which differed between ranks."
+        "Not loaded: the states of mx.random, numpy.random, random, which differed between ranks."
     )
     ring2.run("mx.random.seed(7); numpy.random.seed(7)").check()
     ring2.save(folder, "w")
