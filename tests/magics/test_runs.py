@@ -7,7 +7,10 @@ from pathlib import Path
 from tests.jupyter import Notebook
 
 TRAIN = "%%distributed\nlr = {lr}\nfor step in range(5): log(loss=lr * step, step=step)"
-FORGET = "import allranks.cluster.run_history as history; history.RUNS._runs.clear(); history.RUNS._count = 0"
+FORGET = """
+import allranks.cluster.run_history as history, allranks.notebook.cell_curves as cell_curves
+history.RUNS._runs.clear(); history.RUNS._count = 0; cell_curves.CellCurves._ended.clear()
+"""
 
 
 def table(kernel: Notebook) -> list[str]:
