@@ -16,7 +16,9 @@ from pathlib import Path, PurePosixPath
 
 DAY = 24 * 60 * 60
 KERNEL_EXT = "kernel_ext/allranks"
-WHOLE = tuple(f"{KERNEL_EXT}/{room}" for room in ("cluster", "head", "hosts", "messages", "rank"))
+CONNECTION = tuple(f"{KERNEL_EXT}/{room}" for room in ("lifeline", "messages", "pickling"))
+"""What goes between the head, the hosts and the ranks."""
+WHOLE = (*(f"{KERNEL_EXT}/{room}" for room in ("cluster", "head", "host_process", "hosts", "rank")), *CONNECTION)
 """What starts ranks, runs cells on them and ends them."""
 SEEN = (f"{KERNEL_EXT}/magics", f"{KERNEL_EXT}/notebook", *WHOLE)
 """The same, as a notebook uses it."""
@@ -28,6 +30,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "tests/gpu": ("backends", f"{KERNEL_EXT}/rank"),
     "tests/hosts": ("backends", f"{KERNEL_EXT}/discovery", *WHOLE),
     "tests/jaccl": ("backends", f"{KERNEL_EXT}/rank"),
+    "tests/messages": CONNECTION,
     "tests/widgets": ("widgets",),
     "tests/test_arguments.py": (f"{KERNEL_EXT}/arguments.py",),
     "tests/test_up_options.py": (f"{KERNEL_EXT}/up_options.py", f"{KERNEL_EXT}/settings.py"),

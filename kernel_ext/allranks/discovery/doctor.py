@@ -253,7 +253,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.C
 
 
 def _probe() -> str:
-    return (files("allranks_backends.doctor") / "probe.py").read_text(encoding="utf-8")
+    return (files("allranks_backends.doctor") / "probe_python.py").read_text(encoding="utf-8")
 
 
 def _unreached(cause: HostCause) -> HostFacts:
