@@ -345,14 +345,14 @@ PLACES = """
 import tempfile
 from pathlib import Path
 import mlx.core as mx
-from allranks.rank.world import images
+from allranks.rank.world import shared_libraries
 from allranks.rank.world.mpi.functions import MpiFunctions
 assert mx.distributed.is_available("mpi")
-memory = images.writable
-images.writable = lambda library: {}
+memory = shared_libraries.writable
+shared_libraries.writable = lambda library: {}
 try:
     MpiFunctions({!r}, Path(tempfile.mkdtemp()))
-except images.NotInPlace as error:
+except shared_libraries.NotInPlace as error:
     print(error)
 """
 
