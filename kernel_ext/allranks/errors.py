@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from .head.world.change import WorldChange
+Change = TypeVar("Change")
 
 
 class AllranksError(Exception):
@@ -102,13 +101,13 @@ class WorldBroken(AllranksError, RuntimeError):
     """A rank is dead or a collective was aborted, so collectives cannot complete until the world is healed."""
 
 
-class NotLoaded(AllranksError, RuntimeError):
+class NotLoaded(AllranksError, RuntimeError, Generic[Change]):
     """The world was formed with new processes that lack variables: the message says which, and where they are.
 
     ``change`` is the `WorldChange` with the same facts as fields.
     """
 
-    def __init__(self, message: str, change: WorldChange) -> None:
+    def __init__(self, message: str, change: Change) -> None:
         super().__init__(message)
         self.change = change
 

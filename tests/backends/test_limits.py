@@ -6,7 +6,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.head.world.forming import refusals
-from allranks.rank.collectives.ledger import OPERATIONS
+from allranks.rank.collectives.wrap_collectives import OPERATIONS
 from allranks.rank.functions.refused_operations import RefusedOperations
 from allranks_backends.limits import limits
 from allranks_backends.registry import BACKENDS, can_run, on_one, this_platform

@@ -10,7 +10,7 @@ from allranks_backends.views import Snapshot
 from allranks_widgets._history import RateHistory
 from allranks_widgets.curves import LoggedRow, rows_json
 from allranks_widgets.dashboard import STATIC
-from allranks_widgets.recording import to_dict
+from allranks_widgets.snapshot_json import to_dict
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -18,7 +18,7 @@ from allranks.head.world import forming, healing
 from allranks.head.world.process_events import ProcessEvents
 from allranks.head.world.processes import Processes
 from allranks.head.world.ranks import Ranks
-from allranks.hosts.host_process import HostReport
+from allranks.hosts.host_end import HostReport
 from allranks.messages.host_messages import Launched, Started
 from allranks.messages.requests import Load
 from tests.waiting import comes_true

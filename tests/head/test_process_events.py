@@ -11,7 +11,7 @@ from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.world import process_events
 from allranks.head.world.process_events import ProcessEvents, ended_because
-from allranks.hosts.host_process import HostGone, HostReport, RankLost
+from allranks.hosts.host_end import HostGone, HostReport, RankLost
 from allranks.messages.events import Leaving
 from allranks.messages.host_messages import Ended, Launched, Present, Started
 from allranks.messages.requests import Refuse, Register, Request

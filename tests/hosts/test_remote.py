@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from allranks.errors import CannotStart
-from allranks.hosts import host_process
-from allranks.hosts.host_process import PipedHost
+from allranks.hosts import host_end
+from allranks.hosts.host_end import PipedHost
 from allranks.hosts.ssh import command, differences, login
 from allranks.messages.host_messages import HostAnswer, read_order, to_line
 from tests.needs import need, need_tool
@@ -102,7 +102,7 @@ def test_what_hangs_is_ended_with_all_that_it_has_started(tmp_path: Path, pgrep:
 
 
 def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_process, "ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr(host_end, "ANSWER_WITHIN", 0.3)
     (orders, to_host), (from_host, events) = os.pipe(), os.pipe()
 
     def late() -> None:
@@ -123,7 +123,7 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest
         for _ in range(2):
             with pytest.raises(CannotStart, match="mac1 did not report free ports"):
                 host.ports(1)
-        monkeypatch.setattr(host_process, "ANSWER_WITHIN", 60.0)
+        monkeypatch.setattr(host_end, "ANSWER_WITHIN", 60.0)
         assert host.ports(1) == [3333]
         writer.close()
         host.wait_end()

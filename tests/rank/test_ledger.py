@@ -10,8 +10,10 @@ import mlx.core as mx
 import numpy
 import pytest
 
-from allranks.rank.collectives.ledger import OPERATIONS, Ledger
+from allranks.rank.collectives import wrap_collectives
+from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
+from allranks.rank.collectives.wrap_collectives import OPERATIONS
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def mlx(distributed: Any) -> Any:
 def ledger(mlx: Any, user_ns: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Ledger:
     monkeypatch.setattr("allranks.rank.collectives.ledger.KEEP", 10)
     ledger = Ledger()
-    ledger.install(mlx, user_ns)
+    wrap_collectives.install(ledger, mlx, user_ns)
     return ledger
 
 
@@ -124,7 +126,7 @@ def test_numbers_go_on_when_old_records_are_dropped(ledger: Ledger, user_ns: dic
 
 
 def test_installing_twice_counts_once(ledger: Ledger, mlx: Any, user_ns: dict[str, Any]) -> None:
-    ledger.install(mlx, user_ns)
+    wrap_collectives.install(ledger, mlx, user_ns)
     run("distributed.all_sum(mx.ones(1))", user_ns)
     assert ledger.seq == 1
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import pytest
 
-from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.order import EvaluationOrder
+from allranks.rank.collectives.record import CallCount
 from tests.waiting import comes_true
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_where_status_cannot_be_read_order_is_not_tracked_and_that_is_said(count
 
 
 def test_another_thread_may_take_the_open_results_meanwhile() -> None:
-    order = EvaluationOrder(Ledger())
+    order = EvaluationOrder(CallCount(), lambda: None)
     order.begin(watching=True)
     array = mx.ones(2) + 1
 

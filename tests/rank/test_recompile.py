@@ -9,6 +9,7 @@ import mlx.nn
 import pytest
 
 from allranks.pickling import pickle_values
+from allranks.rank.collectives import wrap_collectives
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.functions.replaced import is_replaced
 from allranks.rank.world import recompile
@@ -31,7 +32,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def ledger(ours: Any, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger()
-    made.install(mx, globals())
+    wrap_collectives.install(made, mx, globals())
     monkeypatch.setattr(recompile.Generation, "ledger", made)
     return made
 
@@ -131,7 +132,7 @@ def test_a_new_shape_is_recorded_with_its_own_sizes(ledger: Ledger) -> None:
 
 def test_the_line_is_that_of_the_call(ledger: Ledger) -> None:
     ns: dict[str, Any] = {"mx": mx}
-    ledger.install(mx, ns)
+    wrap_collectives.install(ledger, mx, ns)
     exec(compile("step = mx.compile(lambda x: mx.distributed.all_sum(x))\nstep(mx.ones(1))", "<one>", "exec"), ns)
     exec(compile("\n\n\nstep(mx.ones(1))", "<two>", "exec"), ns)
     assert [(record.file, record.line) for record in ledger.shared_since(0)] == [("<one>", 1), ("<two>", 4)]

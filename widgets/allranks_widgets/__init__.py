@@ -6,7 +6,8 @@ from .status import human_bytes, status_html, status_text
 
 if TYPE_CHECKING:
     from .dashboard import Dashboard
-    from .recording import Recorder, from_json, replay, to_json
+    from .recording import Recorder, replay
+    from .snapshot_json import from_json, to_json
 
 __all__ = [
     "Dashboard",
@@ -26,8 +27,12 @@ def __getattr__(name: str) -> Any:
         from .dashboard import Dashboard
 
         return Dashboard
-    if name in __all__:
+    if name in ("Recorder", "replay"):
         from . import recording
 
         return getattr(recording, name)
+    if name in ("from_json", "to_json"):
+        from . import snapshot_json
+
+        return getattr(snapshot_json, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,7 +33,7 @@ from ._history import RateHistory
 from ._kept import KeptOutput
 from ._tables import logged_html, logged_text, snapshot_html, snapshot_text
 from .curves import Curves, LoggedRow, rows_json
-from .recording import to_dict
+from .snapshot_json import to_dict
 
 STATIC = Path(__file__).parent / "static"
 VIEWS = ("topology", "ranks", "throughput", "log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -151,13 +152,40 @@ class BenchResult:
         A busbw counts as changed if it differs by more than 10 % and the middle halves of both runs' times (between
         their quartiles) do not overlap. Neighbouring sizes that changed in the same direction share a sentence.
         """
-        return changes(self, earlier)
+        said = []
+        alone = len(self.choices) == len(earlier.choices) == 1
+        if self.ranks != earlier.ranks or (alone and self.choices != earlier.choices):
+            said.append(f"The worlds differ: {earlier._world_text} then, {self._world_text} now.")
+        before = {(row.key, None if alone else row.choice): row for row in earlier.rows}
+        common = 0
+        for name, rows in self.series.items():
+            pairs = [(before[key], row) for row in rows if (key := (row.key, None if alone else row.choice)) in before]
+            common += len(pairs)
+            said += changes(name, pairs)
+        if not common:
+            return [*said, "Nothing was measured in both: use the same operations and sizes."]
+        return said or ["No change beyond noise (10 %, with the middle halves of the times apart)."]
+
+    @property
+    def _world_text(self) -> str:
+        return f"{self.ranks} ranks on {' / '.join(map(str, self.choices))}"
+
+    @property
+    def _head(self) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.at))
+        return f'bench · world "{self.name}" · {self.ranks} ranks · float32 · mlx {self.mlx} · {when}'
+
+    @property
+    def _below(self) -> list[str]:
+        """The lines below the table: fits, recommendation and notes."""
+        fits = [f"{name}: {line}" for name, line in self.fits.items()]
+        return [*fits, *([self.recommendation] if self.recommendation else []), *self.notes]
 
     def __str__(self) -> str:
-        return bench_table.text(self)
+        return bench_table.text(self._head, self.rows, self._below)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return bench_table.html(self)
+        return bench_table.html(self._head, self.rows, self._below, self.series)

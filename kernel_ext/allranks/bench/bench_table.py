@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from allranks.units import rate_text, seconds_text, size_text
 
 from .chart import chart
 from .figures import BenchRow
 
-if TYPE_CHECKING:
-    from .bench_result import BenchResult
-
 _HEADINGS = ("wiring", "what", "size", "calls", "min", "median", "p99", "algbw GB/s", "busbw GB/s")
 _WORDS = (0, 1)
 """Columns of words; the other columns are figures."""
 
 
-def text(result: BenchResult) -> str:
-    lines = [list(_HEADINGS), *map(_cells, result.rows)]
+def text(head: str, rows: Sequence[BenchRow], below: Sequence[str]) -> str:
+    """The lines `below` stand below the table."""
+    lines = [list(_HEADINGS), *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(_padded(row, widths)).rstrip() for row in lines]
-    return "\n".join([_head(result), "", *table, "", *_below(result)])
+    return "\n".join([head, "", *table, "", *below])
 
 
-def html(result: BenchResult) -> str:
-    """The table as HTML, with the chart below it."""
+def html(head: str, rows: Sequence[BenchRow], below: Sequence[str], series: Mapping[str, Sequence[BenchRow]]) -> str:
+    """The table as HTML, with the lines `below` and the chart of `series` below it."""
     cell = "padding:2px 12px 2px 0;border:none;border-bottom:1px solid rgba(128,128,128,0.3);text-align:"
     align = ["left" if column in _WORDS else "right" for column in range(len(_HEADINGS))]
 
@@ -36,24 +32,13 @@ def html(result: BenchResult) -> str:
         cells = (f'<{tag} style="{cell}{side}">{escape(text)}</{tag}>' for side, text in zip(align, texts))
         return f"<tr>{''.join(cells)}</tr>"
 
-    body = "".join(line("td", _cells(row)) for row in result.rows)
-    below = "".join(f'<div style="padding:2px 0">{escape(text)}</div>' for text in _below(result))
+    body = "".join(line("td", _cells(row)) for row in rows)
+    lines = "".join(f'<div style="padding:2px 0">{escape(text)}</div>' for text in below)
     return (
-        f'<div style="padding:2px 6px"><div style="font-weight:bold;padding:2px 0">{escape(_head(result))}</div>'
+        f'<div style="padding:2px 6px"><div style="font-weight:bold;padding:2px 0">{escape(head)}</div>'
         '<table style="border-collapse:collapse;border:none;margin:0">'
-        f"<thead>{line('th', _HEADINGS)}</thead><tbody>{body}</tbody></table>{below}{chart(result.series)}</div>"
+        f"<thead>{line('th', _HEADINGS)}</thead><tbody>{body}</tbody></table>{lines}{chart(series)}</div>"
     )
-
-
-def _head(result: BenchResult) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(result.at))
-    return f'bench · world "{result.name}" · {result.ranks} ranks · float32 · mlx {result.mlx} · {when}'
-
-
-def _below(result: BenchResult) -> list[str]:
-    """The lines below the table: fits, recommendation and notes."""
-    fits = [f"{name}: {line}" for name, line in result.fits.items()]
-    return [*fits, *([result.recommendation] if result.recommendation else []), *result.notes]
 
 
 def _cells(row: BenchRow) -> list[str]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
-from typing import TYPE_CHECKING
 
 from allranks.units import rate_text, size_text
 
 from .figures import BenchRow, Choice
-
-if TYPE_CHECKING:
-    from .bench_result import BenchResult
 
 CHANGED = 0.10
 """Share by which a busbw must differ before it counts as changed."""
@@ -49,25 +45,9 @@ def _ratio_text(ratios: Sequence[float]) -> str:
     return f"{geometric_mean(ratios):.2f}" + (spread if len(ratios) > 1 else "")
 
 
-def changes(now: BenchResult, earlier: BenchResult) -> list[str]:
-    """The changes since `earlier`, one sentence each; if there are none, one sentence that says so."""
-    said = []
-    alone = len(now.choices) == len(earlier.choices) == 1
-    if now.ranks != earlier.ranks or (alone and now.choices != earlier.choices):
-        said.append(f"The worlds differ: {_world_text(earlier)} then, {_world_text(now)} now.")
-    before = {(row.key, None if alone else row.choice): row for row in earlier.rows}
-    common = 0
-    for name, rows in now.series.items():
-        pairs = [(before[key], row) for row in rows if (key := (row.key, None if alone else row.choice)) in before]
-        common += len(pairs)
-        said += [_changed_text(name, run, last=pairs[-1]) for run in _runs(pairs)]
-    if not common:
-        return [*said, "Nothing was measured in both: use the same operations and sizes."]
-    return said or ["No change beyond noise (10 %, with the middle halves of the times apart)."]
-
-
-def _world_text(result: BenchResult) -> str:
-    return f"{result.ranks} ranks on {' / '.join(map(str, result.choices))}"
+def changes(name: str, pairs: Sequence[Pair]) -> list[str]:
+    """The changes in a series of this name, one sentence each; neighbours that changed alike share a sentence."""
+    return [_changed_text(name, run, last=pairs[-1]) for run in _runs(pairs)]
 
 
 def _ratio(pair: Pair) -> float:

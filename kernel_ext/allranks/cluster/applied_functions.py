@@ -24,7 +24,6 @@ from .options import local_options
 if TYPE_CHECKING:
     from .cell import Cell
     from .cell_result import CellResult
-    from .cells import ClusterCells
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -60,8 +59,12 @@ class AppliedFunctions:
     values are sent as with `push` and `pull`: arrays as raw bytes.
     """
 
-    def __init__(self, cluster: ClusterCells, options: Mapping[str, Any]) -> None:
-        self._cluster, self._options = cluster, dict(options)
+    def __init__(
+        self, begin: Callable[..., Cell], shown: Callable[[Any, bool], dict[str, Any]], options: Mapping[str, Any]
+    ) -> None:
+        """`begin` sends a cell. `shown` returns the options with which a cell is shown in the notebook, from the option
+        ``ranks`` and whether the notebook's cell waits for it; empty outside a notebook."""
+        self._begin, self._shown, self._options = begin, shown, dict(options)
 
     def begin(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Cell:
         """Call `function` without waiting; `Cell.finish` returns the result, with what was printed and raised.
@@ -69,7 +72,7 @@ class AppliedFunctions:
         Raises UsageError if the function cannot be called on ranks, CannotTravel if it or an argument cannot be sent,
         and what `Cluster.run` raises.
         """
-        return self._cluster._begin(packed(function, args, kwargs), **self._options)
+        return self._begin(packed(function, args, kwargs), **self._options)
 
     def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
         """Call ``function(*args, **kwargs)`` on each rank, and return the values in rank order.
@@ -77,11 +80,11 @@ class AppliedFunctions:
         In a notebook, what the function prints is shown. Raises CellFailed if it raised, with its own lines in
         ``errors[rank]``; CannotTravel if a returned value cannot be sent; and what `begin` raises.
         """
-        return _returned(self._shown(wait=True).begin(function, *args, **kwargs).finish(), function)
+        return _returned(self._in_notebook(wait=True).begin(function, *args, **kwargs).finish(), function)
 
     async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
         """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
-        calls = self._shown(wait=False)
+        calls = self._in_notebook(wait=False)
         return _returned(await finished(lambda: calls.begin(function, *args, **kwargs)), function)
 
     def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
@@ -97,16 +100,12 @@ class AppliedFunctions:
         """
         return RemoteFunction(self, function)
 
-    def _shown(self, *, wait: bool) -> AppliedFunctions:
+    def _in_notebook(self, *, wait: bool) -> AppliedFunctions:
         """The same calls, with their output shown below the running cell of the notebook, if there is one."""
-        shell = running_shell()
-        if shell is None or "screen" in self._options:
+        if "screen" in self._options:
             return self
-        from allranks.notebook.front_end import shown_in  # imports IPython, which scripts do not need
-
-        cluster = self._cluster
-        ranks = cluster.choose_ranks(local_options(**self._options).ranks)
-        return AppliedFunctions(cluster, {**shown_in(shell, ranks, cluster.has_widget, wait=wait), **self._options})
+        options = {**self._shown(local_options(**self._options).ranks, wait), **self._options}
+        return AppliedFunctions(self._begin, self._shown, options)
 
 
 class RemoteFunction(Generic[Arguments, Returned]):

@@ -18,6 +18,7 @@ from allranks.head.state.cell_run import CellRun
 from allranks.head.state.code_changes import Constant
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
+from allranks.notebook.ipython_shell import running_shell
 from allranks.notebook.watch import Nowhere, Screen, Tee
 from allranks.timeline.fetch_traces import Recording
 from allranks_backends.plan import rank_label
@@ -87,19 +88,31 @@ class ClusterCells(ClusterFiles):
         value and TypeError for an unknown keyword.
         """
         local_options(**options)  # raises here, not at the first call
-        return AppliedFunctions(self, options)
+        return self._functions(options)
 
     def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
         """Call ``function(*args, **kwargs)`` on all ranks and return their values (`AppliedFunctions.apply`)."""
-        return AppliedFunctions(self, {}).apply(function, *args, **kwargs)
+        return self._functions({}).apply(function, *args, **kwargs)
 
     async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
         """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
-        return await AppliedFunctions(self, {}).apply_async(function, *args, **kwargs)
+        return await self._functions({}).apply_async(function, *args, **kwargs)
 
     def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
         """Decorate a function so that calls to it run on all ranks: `AppliedFunctions.remote` without options."""
-        return AppliedFunctions(self, {}).remote(function)
+        return self._functions({}).remote(function)
+
+    def _functions(self, options: Mapping[str, Any]) -> AppliedFunctions:
+        return AppliedFunctions(self._begin, self._shown, options)
+
+    def _shown(self, ranks: Any, wait: bool) -> dict[str, Any]:
+        """The options with which a cell on `ranks` is shown below the running cell of the notebook; empty elsewhere."""
+        shell = running_shell()
+        if shell is None:
+            return {}
+        from allranks.notebook.front_end import shown_in  # imports IPython, which scripts do not need
+
+        return shown_in(shell, self.choose_ranks(ranks), self.has_widget, wait=wait)
 
     # Cells that run code or call a function.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks.head.world.ranks import Ranks
-from allranks.hosts.host_process import HostEnd
+from allranks.hosts.host_end import HostEnd
 from allranks.units import seconds_text
 from allranks_widgets.table import text_table
 

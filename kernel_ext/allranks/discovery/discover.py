@@ -13,8 +13,7 @@ from allranks_backends.thunderbolt import addressing, cables, notes, thunderbolt
 from allranks_backends.thunderbolt.proposal import over_ethernet, over_thunderbolt
 from allranks_backends.thunderbolt.thunderbolt_ports import Mac
 
-from . import discovery_text
-from .discovery_result import Discovery
+from .discovery_result import Discovery, setup_text
 from .survey import Surveyed, survey
 
 SYSTEM, STEPS = "system", "steps"
@@ -168,7 +167,7 @@ def _asked_set_up(found: Discovery, yes: bool) -> Discovery:
     if not found.todo:
         print("Nothing to set up.")
         return found
-    print(discovery_text.setup(found))
+    print(setup_text(found))
     if not yes and not _agreed():
         return found
     after = set_up(found)

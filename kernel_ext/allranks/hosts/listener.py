@@ -22,11 +22,10 @@ from allranks.messages.requests import Request, TaskOrder, Welcome
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import Host
 
-from .host_process import GONE_WITHIN, OnEvent, last_line
+from .host_end import GONE_WITHIN, OnEvent, last_line
 from .join_file import is_join_file, write_join_file
-from .joined import JoinedHost
+from .joined_host import JoinedHost, Task, in_rank_order, named, refuse, replacements, so_far
 from .meeting_addresses import LOOPBACK
-from .scheduler_tasks import Task, in_rank_order, named, refuse, replacements, so_far
 
 LOST_AFTER = 16.0
 """Seconds that a process may be unreachable before its ranks count as dead; the process then ends them itself."""

@@ -22,7 +22,7 @@ from allranks.machine.private_files import write_private
 from allranks.machine.tcp_ports import free_ports
 from allranks.messages.host_messages import Prepare
 
-from .host_process import PipedHost
+from .host_end import PipedHost
 from .meeting_addresses import LOOPBACK
 
 CONTROLLER_PORTS = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from allranks.errors import CannotStart
-from allranks.rank.process.join import spawn
 
 CONNECT_WITHIN = 10.0
 """Timeout, in seconds, for the controller's answer."""
@@ -17,6 +19,8 @@ ALL_WITHIN = 3.0
 """Seconds without a new engine after which all engines count as started, if no number was given."""
 SPAWN_WITHIN = 20.0
 """Timeout, in seconds, for an engine to start a process."""
+_spawned: list[subprocess.Popen[bytes]] = []
+"""On an engine: the joining processes that it started."""
 
 
 def spawn_on_engines(
@@ -46,6 +50,23 @@ def spawn_on_engines(
         return len(engines)
     finally:
         client.close()
+
+
+def spawn(settings: Mapping[str, Any]) -> int:
+    """Start a joining process, on an ipyparallel engine; it ends with that engine. Returns its pid."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "allranks.rank", "--join", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(dict(settings)).encode() + b"\n")
+    process.stdin.flush()
+    _spawned[:] = [each for each in _spawned if each.poll() is None]
+    _spawned.append(process)  # its standard input closes when the engine ends
+    return process.pid
 
 
 class _Wait:

@@ -19,8 +19,8 @@ from allranks_backends.plan import Host, Platform, Site
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.nccl import SHARE, shared, visible_devices
 
-from .host_process import HostEnd, OnEvent
-from .joined import JoinedHost
+from .host_end import HostEnd, OnEvent
+from .joined_host import JoinedHost
 from .listener import Listener, Progress
 from .local import LocalHost
 from .meeting_addresses import LOOPBACK, HostNetwork, meeting_addresses, shared_networks

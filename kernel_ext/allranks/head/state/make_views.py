@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -16,34 +15,32 @@ from allranks_backends.views import Collective, GpuView, HostView, LinkView, OpV
 from .advice import HEALS, kill_text
 from .collective_times import CollectiveTimes
 from .known_rank import Away, Rank
-
-if TYPE_CHECKING:
-    from .monitor import Monitor
+from .known_world import KnownWorld
 
 
-def snapshot_of(monitor: Monitor) -> Snapshot:
-    """Return everything there is to show now; the caller holds the monitor's lock."""
-    ranks, shown_as = monitor.ranks, monitor.shown_as
+def snapshot_of(world: KnownWorld) -> Snapshot:
+    """Return everything there is to show now; the caller holds the lock."""
+    ranks, shown_as = world.ranks, world.shown_as
     return Snapshot(
-        monitor.name,
-        monitor.backend,
-        state := state_of(monitor),
-        monitor.generation,
-        tuple(rank_view(rank, shown_as(rank.host), monitor.times, monitor.away.get(rank.host)) for rank in ranks),
+        world.name,
+        world.backend,
+        state := state_of(world),
+        world.generation,
+        tuple(rank_view(rank, shown_as(rank.host), world.times, world.away.get(rank.host)) for rank in ranks),
         time.time(),
-        notes(monitor, state),
+        notes(world, state),
         hosts=host_views(ranks, shown_as),
-        links=tuple(link_view(link, ranks) for link in monitor.links),
-        peak=monitor.peak,
-        straggler=monitor.times.straggler,
+        links=tuple(link_view(link, ranks) for link in world.links),
+        peak=world.peak,
+        straggler=world.times.straggler,
     )
 
 
-def state_of(monitor: Monitor) -> WorldState:
+def state_of(world: KnownWorld) -> WorldState:
     """Return the state of the world: ``incomplete`` if nothing is wrong but that a change of it has not finished."""
-    dead = {rank.rank for rank in monitor.ranks if rank.dead}
-    owes = monitor.owed and monitor.owed.keys() >= dead and not monitor.changing
-    return "incomplete" if owes and monitor.state in ("whole", "broken") else monitor.state
+    dead = {rank.rank for rank in world.ranks if rank.dead}
+    owes = world.owed and world.owed.keys() >= dead and not world.changing
+    return "incomplete" if owes and world.state in ("whole", "broken") else world.state
 
 
 def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None = None) -> RankView:
@@ -108,17 +105,17 @@ def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
     return LinkView(link, read.connections, read.nominal, read.sent, read.rate, read.rtt, read.retransmits, read.queued)
 
 
-def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
+def notes(world: KnownWorld, state: WorldState) -> tuple[str, ...]:
     """Return what a user should know about the world in this state, in sentences."""
-    ranks, not_breakable = monitor.ranks, monitor.not_breakable
-    world = "The world is being changed." if monitor.changing else trouble(monitor, state)
-    said = [world] if world else []
-    for name, host in sorted(monitor.away.items()):
+    ranks, not_breakable = world.ranks, world.not_breakable
+    wrong = "The world is being changed." if world.changing else trouble(world, state)
+    said = [wrong] if wrong else []
+    for name, host in sorted(world.away.items()):
         if all(rank.dead is not None for rank in ranks if rank.host == name):
             continue
         numbers = [rank.rank for rank in ranks if rank.host == name]
         said.append(
-            f"{monitor.shown_as(name)} is out of reach, and is tried again every few seconds; its ranks go on. "
+            f"{world.shown_as(name)} is out of reach, and is tried again every few seconds; its ranks go on. "
             + (f"The last try failed: {host.why}. " if host.why else "")
             + f"To replace {rank_label(numbers)}: {kill_text(numbers)}."
         )
@@ -142,13 +139,13 @@ def notes(monitor: Monitor, state: WorldState) -> tuple[str, ...]:
     return tuple(said)
 
 
-def trouble(monitor: Monitor, state: WorldState) -> str:
+def trouble(world: KnownWorld, state: WorldState) -> str:
     """Say what is wrong with the world in this state and what fixes it; empty if nothing is wrong."""
     match state:
         case "incomplete":
-            return f"The world is incomplete: {unfinished(dict(monitor.owed))}"
-        case "broken" if any(rank.dead for rank in monitor.ranks):
-            return f"The world is broken. {HEALS} and re-forms it.{also_lacking(monitor)}"
+            return f"The world is incomplete: {unfinished(dict(world.owed))}"
+        case "broken" if any(rank.dead for rank in world.ranks):
+            return f"The world is broken. {HEALS} and re-forms it.{also_lacking(world)}"
         case "broken":
             return "The world is broken: the next cell re-forms it. All variables are kept."
         case _:
@@ -165,10 +162,10 @@ def unfinished(owed: Mapping[int, object]) -> str:
     )
 
 
-def also_lacking(monitor: Monitor) -> str:
+def also_lacking(world: KnownWorld) -> str:
     """Return the sentence, after a space, about living ranks of a broken world that lack variables."""
-    living = {rank.rank for rank in monitor.alive()}
-    owed = {number: each for number, each in dict(monitor.owed).items() if number in living}
+    living = {rank.rank for rank in world.alive()}
+    owed = {number: each for number, each in dict(world.owed).items() if number in living}
     return f" The last change of the world did not finish: {_lacking(owed)}." if owed else ""
 
 

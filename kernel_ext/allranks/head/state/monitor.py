@@ -35,13 +35,12 @@ from allranks.messages.events import (
 )
 from allranks.messages.requests import Acknowledge, Exit, Request
 from allranks.messages.wire import Buffer
-from allranks_backends.plan import Link, rank_label
-from allranks_backends.views import Snapshot, WorldState
+from allranks_backends.views import Snapshot
 
 from .cell_updates import CellUpdate, CellUpdates, Died
-from .collective_times import CollectiveTimes
 from .history import History
-from .known_rank import Away, Rank, SavedVariables
+from .known_rank import Away, Rank
+from .known_world import KnownWorld
 from .logged import Logged
 from .make_views import snapshot_of
 from .widget_comms import NoComms, WidgetComms
@@ -55,54 +54,33 @@ def unsent(_uuid: str, _request: Request) -> None:
     """Send nothing, for a monitor without ranks."""
 
 
-class Monitor:
+class Monitor(KnownWorld):
     """Fed by the lifeline and the host processes, from their threads."""
 
     def __init__(
         self, name: str, comms: WidgetComms | None = None, tell: Callable[[str, Request], None] = unsent
     ) -> None:
         """`tell` sends a request to the process with a uuid."""
-        self.name, self._tell = name, tell
-        self.backend = ""
-        self.state: WorldState = "starting"
-        self.generation = 0
+        super().__init__(name)
+        self._tell = tell
         self.adopting = False
         """Whether cells that this notebook did not send are followed."""
         self.last_cell = 0
         """The highest number of a cell that any rank has seen."""
-        self.breakable = False
-        """Whether a blocked collective can be made to raise."""
         self.revocable = False
         """Whether ranks outside a broken collective must answer the ranks in it."""
-        self.not_breakable = ""
-        """Why blocked collectives cannot be aborted though the backend may allow it, as a clause."""
-        self.away: dict[str, Away] = {}
-        """Hosts that cannot be reached at the moment."""
-        self.shown: dict[str, str] = {}
-        """The name under which tables show a host, by the host's name."""
         self.joining: Collection[Future[Reply[Joined]]] = ()
         """Pending answers of ranks that still wait for others in a world that was given up."""
         self.divided = False
         """Whether some ranks joined in the last attempt to form a world, and others did not."""
         self.left_pending: dict[int, tuple[str, ...]] = {}
         """By rank, names of variables that are invalid, since they wait for collectives of the previous world."""
-        self.owed: dict[int, SavedVariables | None] = {}
-        """Ranks that a change of the world has started and that still lack variables: the variables saved for them, or
-        None for a new rank, which may get copies of another rank's."""
-        self.ranks: list[Rank] = []
-        self.links: Sequence[Link] = ()
-        """Every link on which the backend sends."""
-        self.peak: float | None = None
-        """Highest bus bandwidth that `bench` measured, in bytes a second."""
         self.history = History()
         self.logged = Logged()
         self.comms = comms or NoComms()
-        self.times = CollectiveTimes()
         self.changed = threading.Condition()
         self.interrupted: set[tuple[int, int | None]] = set()
         """Interrupted cells: pairs of a rank and the number of its cell."""
-        self.changing = False
-        """Whether the world is being changed."""
         self.unblocks_until = 0.0
         """The `time.monotonic` until which ranks left over from a stopped cell are still being unblocked."""
         self._by_uuid: dict[str, Rank] = {}
@@ -327,32 +305,10 @@ class Monitor:
         rank = self._by_uuid.get(uuid)
         return rank is not None and rank.process_is_stopped()
 
-    def busy(self, ranks: Sequence[int]) -> list[Rank]:
-        """Return which of `ranks` are busy. Numbers without a rank, as after an interrupted restart, are ignored."""
-        wanted = set(ranks)
-        return [rank for rank in self.ranks if rank.rank in wanted and rank.busy]
-
     def unblocks_for(self) -> float | None:
         """Seconds for which ranks left over from a stopped cell are still being unblocked; None if they are not."""
         left = self.unblocks_until - time.monotonic()
         return left if left > 0 and self.state == "whole" else None
-
-    def alive(self) -> list[Rank]:
-        return [rank for rank in self.ranks if rank.dead is None]
-
-    def shown_as(self, host: str) -> str:
-        """Return the name under which status shows this host."""
-        return self.shown.get(host, host)
-
-    def label(self, ranks: Sequence[int]) -> str:
-        """``rank 2``, with the hosts of these ranks if the world has several."""
-        hosts = dict.fromkeys(self.shown_as(self.ranks[rank].host) for rank in ranks)
-        several = len({rank.host for rank in self.ranks}) > 1
-        return f"{rank_label(list(ranks))} on {', '.join(hosts)}" if several else rank_label(list(ranks))
-
-    def awaited(self) -> list[Rank]:
-        """Return living ranks that are not connected, though their host can be reached."""
-        return [rank for rank in self.alive() if not rank.connected and rank.host not in self.away]
 
     def snapshot(self) -> Snapshot:
         """Everything there is to show, now."""

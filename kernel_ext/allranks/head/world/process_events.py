@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
-from allranks.hosts.host_process import HostAway, HostBack, HostEnd, HostGone, HostReport, OnEvent, RankLost
+from allranks.hosts.host_end import HostAway, HostBack, HostEnd, HostGone, HostReport, OnEvent, RankLost
 from allranks.hosts.local import LocalHost
 from allranks.messages.host_messages import Ended, Launched, Present, Started
 from allranks.messages.requests import Refuse, Register, Request

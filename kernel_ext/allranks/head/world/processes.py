@@ -13,8 +13,8 @@ import psutil
 
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
-from allranks.hosts.host_process import HostEnd
-from allranks.hosts.joined import JoinedHost
+from allranks.hosts.host_end import HostEnd
+from allranks.hosts.joined_host import JoinedHost
 from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import RemoteHost
 from allranks.lifeline.head_end import Lifeline

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import CannotStart, HostCause
-from allranks.hosts.host_process import HostAway, HostBack, HostEnd, HostGone, OnEvent
+from allranks.hosts.host_end import HostAway, HostBack, HostEnd, HostGone, OnEvent
 from allranks.hosts.meeting_addresses import HostNetwork
 from allranks.messages.host_messages import (
     Greeting,

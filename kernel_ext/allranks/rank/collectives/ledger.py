@@ -1,6 +1,6 @@
 """The ledger: a numbered record of every collective that this rank's code called.
 
-`install` puts a thin wrapper around each function of ``mx.distributed`` (see `recorded`). `nn.average_gradients` and
+`wrap_collectives` puts a thin wrapper around each function of ``mx.distributed``. `nn.average_gradients` and
 the sharded layers look the functions up when they are called, so their collectives are recorded too. A call inside
 ``mx.compile`` is recorded when the function is traced, and again at each call of the compiled function (see
 `recompile`).
@@ -18,18 +18,15 @@ from typing import Any
 
 from allranks.messages.events import MOST_TIMED, LedgerEntry
 from allranks.rank.functions.refused_operations import RefusedOperations
-from allranks.rank.functions.replaced import is_replaced, replaced
 from allranks.rank.functions.streams import StreamTurns
 
 from . import poison
 from .aborted import CollectiveAborted
 from .chain import Chain
 from .order import EvaluationOrder
-from .record import NO_KIND, Kind, LedgerCall, Record, record_of, records_of
-from .recorded import COLLECTIVE, recorded, user_place
+from .record import COLLECTIVE, NO_KIND, CallCount, Kind, LedgerCall, Record, record_of, records_of, user_place
 from .trace import TRACE
 
-OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 KEEP = 16_000
 """Number of calls kept: a quarter of a second of the fastest collectives (1 KiB in shared memory)."""
 BETWEEN_WORLDS = "this rank has left its world and has not joined the next one"
@@ -49,7 +46,7 @@ class _Mode:
         ledger.choose_path()
 
 
-class Ledger:
+class Ledger(CallCount):
     """The last `KEEP` calls; `seq` counts all calls, from 1, through every world that this rank joins."""
 
     refuse = _Mode()
@@ -65,15 +62,13 @@ class Ledger:
     _ordered = _timing = False
 
     def __init__(self) -> None:
+        super().__init__()
         self.rare = True
         """Whether collectives take the slow path, because more is to be done than to note them.
 
         True in one of the modes above, with several streams or threads, if the backend lacks one of `COLLECTIVES`, and
         while the cell's first collectives are tracked.
         """
-        self.seq = 0
-        self.number = 0
-        """Number of calls that all ranks share: equal numbers mean the same collective on every rank."""
         self.refused_in_cell = False
         self.in_world = True
         """False between two worlds, when MLX would form a world of this rank alone."""
@@ -81,13 +76,11 @@ class Ledger:
         """The group of all ranks, passed in calls without a group, since MLX would look it up only later."""
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=MOST_TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
-        self.order = EvaluationOrder(self)
+        self.order = EvaluationOrder(self, self.choose_path)
         self.invalid, self.aborted = self.order.invalid, self.order.aborted
         self.chain = Chain()
         self.limits = RefusedOperations(self.choose_path)
         self.turns = StreamTurns(self.choose_path)
-        self.size = 1
-        """Number of ranks in the world."""
         self.kinds: deque[Kind | LedgerCall] = deque(maxlen=KEEP)
         """The kinds of the last calls, oldest first. Their numbers follow from `seq` and `number`.
 
@@ -102,17 +95,6 @@ class Ledger:
         modes = self._refuse is not None or self._guard is not None or self._ordered or self._timing
         several = self.turns.several or self.order.at_once.threads
         self.rare = modes or several or self.limits.refuses_collectives or self.order.first.following
-
-    def install(self, mx: Any, user_ns: dict[str, Any]) -> None:
-        """Record the calls of ``mx.distributed``; `user_ns` tells the user's frames from a library's."""
-        self.user_ns = user_ns
-        for op in OPERATIONS:
-            function = getattr(mx.distributed, op, None)
-            if function is not None and not is_replaced(function):
-                setattr(mx.distributed, op, replaced(function, recorded(self, mx, op, function)))
-        self.order.install(mx)
-        self.limits.install(mx)
-        self.turns.install(mx)
 
     def leave_world(self) -> None:
         """Refuse collectives until `enter_world`, since the user's other threads may call some."""
@@ -164,7 +146,7 @@ class Ledger:
     def note(self, kind: Kind) -> LedgerCall:
         """Number a call and keep it."""
         self.number += kind.shared
-        # As in `recorded`: Python switches threads only at a call, so a reader finds as many kinds as there are calls.
+        # Python switches threads only at a call, so a reader finds as many kinds as there are calls.
         self.seq = seq = self.seq + 1
         self.kinds.append(kind)
         return LedgerCall(seq, self.number, kind)
@@ -210,7 +192,7 @@ class Ledger:
     def repeat(self, kinds: Sequence[Kind]) -> None:
         """Note the collectives in the trace of a compiled function, which was called again."""
         __tracebackhide__ = True
-        where = user_place(self, sys._getframe(1))
+        where = user_place(self.user_ns, sys._getframe(1))
         for kind in kinds:
             call = self.note(kind._replace(where=where))
             if TRACE.active:

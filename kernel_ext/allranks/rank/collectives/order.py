@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.rank.arrays import computed
 from allranks.rank.arrays.invalid import InvalidArrays, is_computed
@@ -26,10 +26,8 @@ from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, 
 from .aborted import FAILED, Aborted
 from .at_once import AtOnce
 from .first_ones import FirstOnes
+from .record import CallCount
 from .trace import TRACE, now
-
-if TYPE_CHECKING:
-    from .ledger import Ledger
 
 KEEP = 10_000
 """Maximum number of open results kept, and of evaluations out of order noted."""
@@ -42,8 +40,9 @@ GIVEN = 64
 class EvaluationOrder:
     """Tracks in which order ``mx.eval`` evaluates the collectives of a cell."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, count: CallCount, choose_path: Callable[[], None]) -> None:
+        """`choose_path` is called when the calls may need another path from now on (`Ledger.choose_path`)."""
+        self._count, self._choose_path = count, choose_path
         self.invalid = InvalidArrays()
         self.aborted = Aborted()
         self.at_once = AtOnce()
@@ -69,10 +68,10 @@ class EvaluationOrder:
         self.pending.clear()
         if watching and reader is not None:
             self.pending.extend(each for each in open_before if reader.is_pending(each[1]()))
-        self.called_before = self._ledger.seq
+        self.called_before = self._count.seq
         self.at_once.begin_cell()
-        self.first.begin(watching and self._ledger.size > 1, ((number, result()) for number, result in self.pending))
-        self._ledger.choose_path()
+        self.first.begin(watching and self._count.size > 1, ((number, result()) for number, result in self.pending))
+        self._choose_path()
 
     def install(self, mx: Any) -> None:
         """Check the order after each ``mx.eval`` and ``mx.async_eval``; a second call does nothing."""
@@ -84,7 +83,8 @@ class EvaluationOrder:
 
     def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         order, pending, invalid, waits = self, self.pending, self.invalid, function.__name__ == "eval"
-        ledger, aborted, at_once, trace, first = self._ledger, self.aborted, self.at_once, TRACE, self.first
+        count, choose_path = self._count, self._choose_path
+        aborted, at_once, trace, first = self.aborted, self.at_once, TRACE, self.first
 
         def call(*args: Any, **kwargs: Any) -> Any:
             began = now() if trace.active else 0.0
@@ -92,7 +92,7 @@ class EvaluationOrder:
                 alone = not order.evaluating
                 if not alone:
                     at_once.two_threads()
-                    ledger.choose_path()
+                    choose_path()
                 order.evaluating = True
                 if at_once.active:
                     at_once.before()
@@ -120,7 +120,7 @@ class EvaluationOrder:
             if not waits:
                 invalid.ask(args)
             else:
-                order.returned = ledger.seq
+                order.returned = count.seq
                 if invalid.asked:
                     invalid.asked.clear()
             if began:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from allranks.messages.events import LedgerEntry
+from allranks.rank.functions.refused_operations import COLLECTIVES
 
 Place = tuple[CodeType | None, int]
 """The code that called a collective, and the instruction in it (``f_lasti``)."""
 NOWHERE: Place = (None, 0)
+COLLECTIVE = frozenset({*COLLECTIVES, "sum_scatter"})
+"""Operations that all ranks of a group must enter with equal shapes and dtypes, unlike `send` and `recv`."""
+
+
+class CallCount:
+    """How many collectives this rank has called, and in a world of how many ranks."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        """Number of all calls."""
+        self.number = 0
+        """Number of calls that all ranks share: equal numbers mean the same collective on every rank."""
+        self.size = 1
+        """Number of ranks in the world."""
 
 
 class Kind(NamedTuple):
@@ -68,6 +83,13 @@ class Record(NamedTuple):
     def entry(self, line: int | None) -> LedgerEntry:
         """Return the ledger entry to send, with this line."""
         return LedgerEntry(self.number, self.op, self.shape, self.dtype, self.nbytes, line, self.shared, self.peer)
+
+
+def user_place(user_ns: dict[str, Any] | None, frame: FrameType | None) -> Place:
+    """The location of the innermost frame with the globals `user_ns`, searched from `frame` outwards; or `NOWHERE`."""
+    while frame is not None and frame.f_globals is not user_ns:
+        frame = frame.f_back
+    return (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
 
 
 def record_of(call: LedgerCall) -> Record:

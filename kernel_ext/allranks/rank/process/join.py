@@ -53,7 +53,6 @@ PATIENCE = 16.0
 REFUSED_AFTER = 2.0
 """The same if the notebook's machine refuses connections."""
 END = to_line(End())
-_spawned: list[subprocess.Popen[bytes]] = []
 
 
 def launched_as() -> int | None:
@@ -80,23 +79,6 @@ def read_join_file(path: Path, within: float) -> dict[str, Any]:
         sys.exit(f"allranks: {path} cannot be read: {error.strerror}.")
     except (ValueError, TypeError):
         sys.exit(f"allranks: {path} is not a join file. %distributed up --join writes one.")
-
-
-def spawn(settings: Mapping[str, Any]) -> int:
-    """Start a joining process from an ipyparallel engine; it ends with that engine. Returns its pid."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "allranks.rank", "--join", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(dict(settings)).encode() + b"\n")
-    process.stdin.flush()
-    _spawned[:] = [each for each in _spawned if each.poll() is None]
-    _spawned.append(process)  # its standard input closes when the engine ends
-    return process.pid
 
 
 class JoinedProcess:

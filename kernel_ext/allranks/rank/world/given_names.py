@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from allranks.rank.collectives import wrap_collectives
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.trace import mark
 from allranks.rank.metrics.log import LogFunction
@@ -34,7 +35,7 @@ class GivenNames:
             return
         import mlx.core as mx
 
-        self._ledger.install(mx, self._user_ns)
+        wrap_collectives.install(self._ledger, mx, self._user_ns)
         names = self.all()
         del names["log"]
         free = self.given() | (GIVEN - self._user_ns.keys())

@@ -20,9 +20,10 @@ from allranks.messages.events import Unblocked
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.requests import Form, Joined
 from allranks.rank.arrays.pending import learn_collectives
-from allranks.rank.collectives import poison
+from allranks.rank.collectives import poison, wrap_collectives
 from allranks.rank.collectives.aborted import PEER_LOST
-from allranks.rank.collectives.ledger import OPERATIONS, Ledger
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.collectives.wrap_collectives import OPERATIONS
 from allranks.rank.functions import transforms
 from allranks.rank.functions.replaced import leave_out_our_frames, replaced
 from allranks.rank.main_thread.background_tasks import UserThreads
@@ -156,7 +157,7 @@ class World:
         recompile.install(mx)
         transforms.install(mx)
         self._hand_out_one_group(mx)
-        self._ledger.install(mx, self._user_ns)
+        wrap_collectives.install(self._ledger, mx, self._user_ns)
         self.verbs = request.verbs and request.size > 1
         if self.verbs:
             self._jaccl.prepare(mx)

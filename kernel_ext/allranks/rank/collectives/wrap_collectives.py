@@ -11,28 +11,37 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allranks.rank.functions.refused_operations import COLLECTIVES
-from allranks.rank.functions.replaced import leave_out_our_frames, original
+from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, original, replaced
 from allranks.rank.functions.transforms import TRACING
 
 from .chain import subject_of
-from .record import NOWHERE, Kind, LedgerCall, Place, record_of
+from .ledger import Ledger
+from .record import COLLECTIVE, NOWHERE, Kind, LedgerCall, record_of, user_place
 from .trace import TRACE
 
-if TYPE_CHECKING:
-    from .ledger import Ledger
-
-COLLECTIVE = frozenset({*COLLECTIVES, "sum_scatter"})
-"""Operations that all ranks of a group must enter with equal shapes and dtypes, unlike `send` and `recv`."""
+OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 RESIZING = frozenset({"all_gather", "sum_scatter"})
 """Operations whose result has another shape than their input."""
 MOST_KINDS = 1_000
 """Maximum number of kinds of calls cached for each operation."""
 
 
-def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def install(ledger: Ledger, mx: Any, user_ns: dict[str, Any]) -> None:
+    """Record the calls of ``mx.distributed`` in `ledger`; `user_ns` tells the user's frames from a library's."""
+    ledger.user_ns = user_ns
+    for op in OPERATIONS:
+        function = getattr(mx.distributed, op, None)
+        if function is not None and not is_replaced(function):
+            setattr(mx.distributed, op, replaced(function, _recorded(ledger, mx, op, function)))
+    ledger.order.install(mx)
+    ledger.limits.install(mx)
+    ledger.turns.install(mx)
+
+
+def _recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `function`, MLX's own, and notes the call in the ledger."""
     at_length = _at_length(ledger, mx, op, function)
     caller = sys._getframe
@@ -93,13 +102,6 @@ def recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> 
     return call_shortly
 
 
-def user_place(ledger: Ledger, frame: FrameType | None) -> Place:
-    """The location of the user's innermost frame, searched from `frame` outwards; `NOWHERE` if there is none."""
-    while frame is not None and frame.f_globals is not ledger.user_ns:
-        frame = frame.f_back
-    return (frame.f_code, frame.f_lasti) if frame is not None else NOWHERE
-
-
 def _given(group: Any, stream: Any, others: dict[str, Any]) -> dict[str, Any]:
     """Put the keyword arguments together again, without those that were not given."""
     return {name: value for name, value in (("group", group), ("stream", stream)) if value is not None} | others
@@ -144,7 +146,7 @@ def _at_length(
         whole = group is None or group.size() == ledger.size
         shared = whole and op in COLLECTIVE
         peer = _peer(args, kwargs) if whole and not shared else None
-        noted = ledger.note(Kind(op, described.shape, dtype, user_place(ledger, frame), shared, peer))
+        noted = ledger.note(Kind(op, described.shape, dtype, user_place(ledger.user_ns, frame), shared, peer))
         if shared and ledger.guard is not None:
             ledger.guard(record_of(noted))
         if turns.several:

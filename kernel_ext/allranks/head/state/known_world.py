@@ -1,0 +1,62 @@
+"""What is known of a world, its ranks and its hosts, as the views of a Snapshot show it: data, without a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allranks_backends.plan import Link, rank_label
+from allranks_backends.views import WorldState
+
+from .collective_times import CollectiveTimes
+from .known_rank import Away, Rank, SavedVariables
+
+
+class KnownWorld:
+    """The `Monitor` keeps it up to date."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.backend = ""
+        self.state: WorldState = "starting"
+        self.generation = 0
+        self.changing = False
+        """Whether the world is being changed."""
+        self.breakable = False
+        """Whether a blocked collective can be made to raise."""
+        self.not_breakable = ""
+        """Why blocked collectives cannot be aborted though the backend may allow it, as a clause."""
+        self.ranks: list[Rank] = []
+        self.owed: dict[int, SavedVariables | None] = {}
+        """Ranks that a change of the world has started and that still lack variables: the variables saved for them, or
+        None for a new rank, which may get copies of another rank's."""
+        self.away: dict[str, Away] = {}
+        """Hosts that cannot be reached at the moment."""
+        self.shown: dict[str, str] = {}
+        """The name under which tables show a host, by the host's name."""
+        self.links: Sequence[Link] = ()
+        """Every link on which the backend sends."""
+        self.peak: float | None = None
+        """Highest bus bandwidth that `bench` measured, in bytes a second."""
+        self.times = CollectiveTimes()
+
+    def alive(self) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.dead is None]
+
+    def awaited(self) -> list[Rank]:
+        """Return living ranks that are not connected, though their host can be reached."""
+        return [rank for rank in self.alive() if not rank.connected and rank.host not in self.away]
+
+    def busy(self, ranks: Sequence[int]) -> list[Rank]:
+        """Return which of `ranks` are busy. Numbers without a rank, as after an interrupted restart, are ignored."""
+        wanted = set(ranks)
+        return [rank for rank in self.ranks if rank.rank in wanted and rank.busy]
+
+    def shown_as(self, host: str) -> str:
+        """Return the name under which status shows this host."""
+        return self.shown.get(host, host)
+
+    def label(self, ranks: Sequence[int]) -> str:
+        """``rank 2``, with the hosts of these ranks if the world has several."""
+        hosts = dict.fromkeys(self.shown_as(self.ranks[rank].host) for rank in ranks)
+        several = len({rank.host for rank in self.ranks}) > 1
+        return f"{rank_label(list(ranks))} on {', '.join(hosts)}" if several else rank_label(list(ranks))
