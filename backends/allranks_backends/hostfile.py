@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 from .plan import Host
 from .registry import BackendError, get_backend
@@ -206,7 +205,7 @@ def _check_name(where: str, name: str) -> None:
         raise HostfileError(f"{where}: {_shown(name)} is no host; expected a name or address, as in user@10.0.0.1")
 
 
-def _backend(value: Any) -> str | None:
+def _backend(value: object) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):

@@ -7,7 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
-from typing import Any
+from typing import Any, TypeAlias
+
+Json: TypeAlias = Mapping[str, Any]
+"""A JSON object that a program on the host has printed."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ def interfaces_of(text: str) -> tuple[Interface, ...]:
     return tuple(_mac_interface(block) for block in blocks if ":" in block and "LOOPBACK" not in block)
 
 
-def _linux_interface(told: Mapping[str, Any]) -> Interface:
+def _linux_interface(told: Json) -> Interface:
     addresses = (f"{each['local']}/{each['prefixlen']}" for each in told["addr_info"] if each.get("family") == "inet")
     return Interface(told["ifname"], "UP" in told["flags"], told["mtu"], tuple(map(IPv4Interface, addresses)))
 

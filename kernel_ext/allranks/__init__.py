@@ -7,6 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import FrameType
+
+    from IPython.core.interactiveshell import InteractiveShell
+
     from .bench.bench_result import BenchResult
     from .cluster.cell_result import CellResult
     from .cluster.cluster import Cluster
@@ -54,18 +58,18 @@ __all__ = [
 ]
 
 
-def load_ipython_extension(ipython: Any) -> None:
+def load_ipython_extension(ipython: InteractiveShell) -> None:
     """``%load_ext allranks``: add ``%distributed``, ``%%distributed`` and ``%%rank``."""
     from allranks.magics.magics import load
 
     load(ipython)
 
 
-def unload_ipython_extension(ipython: Any) -> None:
+def unload_ipython_extension(ipython: InteractiveShell) -> None:
     """``%unload_ext allranks``: end the cluster and remove the magics. Called by ``%reload_ext``, do nothing."""
     from allranks.magics.magics import unload
 
-    caller: Any = sys._getframe(1)
+    caller: FrameType | None = sys._getframe(1)
     while caller is not None and caller.f_code.co_name != "reload_extension":  # IPython calls this for both magics
         caller = caller.f_back
     if caller is None:

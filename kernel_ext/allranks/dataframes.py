@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from allranks.errors import UsageError
 
+if TYPE_CHECKING:
+    import pandas
 
-def imported_pandas(function: str) -> Any:
+
+def imported_pandas(function: str) -> ModuleType:
     """Import pandas, which is not a dependency. Raises UsageError that names the user's `function`."""
     try:
         import pandas
     except ImportError:
         raise UsageError(f"{function} returns a DataFrame: pip install pandas.") from None
-    return pandas
+    module: ModuleType = pandas
+    return module
 
 
-def utc(seconds: Any) -> Any:
+def utc(seconds: object) -> pandas.DatetimeIndex | pandas.Series:
     """Convert Unix times in seconds to timestamps in UTC."""
     return imported_pandas("utc()").to_datetime(seconds, unit="s", utc=True)

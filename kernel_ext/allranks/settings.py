@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from allranks_backends.plan import Host
 from allranks_backends.registry import get_backend
@@ -18,6 +18,9 @@ from .arguments import known_backend, lease_of, python_here
 from .errors import UsageError
 from .machine.lease import SAVED_WITHIN
 from .up_options import OF_PLACE_AND_TIME, UpOptions
+
+StoredSettings: TypeAlias = dict[str, Any]
+"""Settings as plain values, which JSON has, by the name of the attribute."""
 
 
 @dataclass
@@ -81,20 +84,20 @@ class Settings:
         return settings
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Settings:
+    def read(cls, stored: StoredSettings) -> Settings:
         """The settings from what `stored` returned. Raises TypeError, KeyError or ValueError for another version."""
         return cls(**{**stored, "options": UpOptions(**stored["options"])})
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> StoredSettings:
         """The settings as plain values, as they are written to the file for `attach`."""
-        plain: dict[str, Any] = json.loads(json.dumps({**vars(self), "options": vars(self.options)}, default=_plain))
+        plain: StoredSettings = json.loads(json.dumps({**vars(self), "options": vars(self.options)}, default=_plain))
         return plain
 
     def change(self, **options: Any) -> None:
         """Give these options other values."""
         self.options = replace(self.options, **options)
 
-    def like(self) -> dict[str, Any]:
+    def like(self) -> dict[str, object]:
         """The settings by which two clusters count as the same, wherever their ranks are."""
         stored = self.stored()
         alike = {name: each for name, each in stored["options"].items() if name not in OF_PLACE_AND_TIME}
@@ -135,7 +138,7 @@ class Settings:
         return self.options.cwd is not None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Convert numbers and arrays of numpy, iterables and paths to what JSON has."""
     if hasattr(value, "tolist"):
         return value.tolist()

@@ -17,11 +17,11 @@ class Typed:
 
     help: str
     metavar: str | None = None
-    parse: Callable[[str], Any] | None = None
+    parse: Callable[[str], object] | None = None
     """Converts what was typed; by default, the option's type does."""
     flag: str | None = None
     """The flag before the value, if it is not ``--`` and the option's name."""
-    repeat: Callable[[list[Any]], Any] | None = None
+    repeat: Callable[[list[Any]], object] | None = None
     """Makes one value of the list of typed values, if the option may be repeated."""
     negatable: bool = False
     """Whether ``--no-`` and the option's name switches the option off."""
@@ -48,7 +48,7 @@ def flag(name: str, how: Typed) -> str:
     return how.flag or f"--{name.replace('_', '-')}"
 
 
-def choices(kind: Any) -> list[str]:
+def choices(kind: object) -> list[str]:
     """The values that a type allows, if it allows only some; otherwise empty."""
     if kind is bool:
         return ["True", "False"]

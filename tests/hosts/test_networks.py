@@ -7,12 +7,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from allranks import Cluster, doctor
 from allranks.errors import CannotStart
-from allranks.head.world.check_network import fastest
+from allranks.head.world import choose_network
+from allranks.head.world.choose_network import fastest
 from tests.hosts.lab import Hosts
 from tests.needs import need_tool
 from tests.waiting import WITHIN, eventually
@@ -43,6 +45,22 @@ def cable(hosts: Hosts, network: str) -> Iterator[None]:
         hosts.inside(hosts.names[0], "ip", "link", "del", "fast0")
 
 
+@contextmanager
+def slow_cable(hosts: Hosts, network: str) -> Iterator[None]:
+    """A cable that is slower than the hosts' other network."""
+    with cable(hosts, network):
+        for name in hosts.names[:2]:
+            shape = ("tc", "qdisc", "replace", "dev", "fast0", "root", "tbf", "rate", "20mbit", "burst", "128kb")
+            assert hosts.inside(name, *shape, "latency", "50ms").returncode == 0
+        yield
+
+
+def free(hosts: Hosts) -> None:
+    """End what `Hosts.slow` began for the first two hosts."""
+    for name in hosts.names[:2]:
+        hosts.inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
+
+
 def _carries(hosts: Hosts, name: str) -> bool:
     return "state UP" in hosts.inside(name, "ip", "link", "show", "fast0").stdout
 
@@ -62,19 +80,34 @@ def test_the_faster_of_two_networks_is_taken_and_said(hosts3: Hosts) -> None:
             cluster.heal()
             assert [host.addresses for host in cluster._ranks.hosts] == [("10.78.9.1",), ("10.78.9.2",)]
     finally:
-        for name in names:
-            hosts3.inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
+        free(hosts3)
 
 
 def test_one_that_is_no_faster_is_not_worth_a_word(hosts3: Hosts) -> None:
     names = hosts3.names[:2]
-    with cable(hosts3, "10.78.10"):
-        for name in names:
-            shape = ("tc", "qdisc", "replace", "dev", "fast0", "root", "tbf", "rate", "20mbit", "burst", "128kb")
-            assert hosts3.inside(name, *shape, "latency", "50ms").returncode == 0
-        with Cluster(hosts=names, backend="ring") as cluster:
-            assert cluster._ranks is not None and cluster.chosen_network == ""
-            assert [host.addresses for host in cluster._ranks.hosts] == [(hosts3.address(name),) for name in names]
+    with slow_cable(hosts3, "10.78.10"), Cluster(hosts=names, backend="ring") as cluster:
+        assert cluster._ranks is not None and cluster.chosen_network == ""
+        assert [host.addresses for host in cluster._ranks.hosts] == [(hosts3.address(name),) for name in names]
+
+
+def test_one_that_was_busy_while_it_was_measured_is_kept(hosts3: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, measurements, measured = hosts3.names[:2], 0, choose_network._tried
+    for name in names:
+        hosts3.slow(name, 4)
+
+    def busy_twice(*given: Any, **more: Any) -> Any:
+        nonlocal measurements
+        measurements += 1
+        if measurements == 3:
+            free(hosts3)
+        return measured(*given, **more)
+
+    monkeypatch.setattr(choose_network, "_tried", busy_twice)
+    try:
+        with slow_cable(hosts3, "10.78.11"), Cluster(hosts=names, backend="ring") as cluster:
+            assert measurements > 2 and cluster.chosen_network == ""
+    finally:
+        free(hosts3)
 
 
 @pytest.mark.parametrize(

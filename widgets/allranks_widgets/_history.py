@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from allranks_backends.views import Snapshot
 
@@ -11,10 +11,19 @@ SECONDS = 600
 MOST_LINKS = 128
 """With more links than this, their rates are kept only as the average of what a rank sends."""
 
-Columns = dict[str, Any]
-"""``at`` (Unix seconds), ``wire`` (what a rank sent on average) and ``peak`` are lists over time. ``ranks`` and
-``links`` are lists of such lists, ``links`` in the order of ``link_names``. Rates are bytes a second; None means
-unknown."""
+
+class Columns(TypedDict):
+    """Lists over time, and lists of such lists. Rates are bytes a second; None means unknown."""
+
+    at: list[float]
+    """Unix seconds."""
+    wire: list[int | None]
+    """What a rank sent on average."""
+    peak: list[float | None]
+    ranks: list[list[int | None]]
+    link_names: list[str]
+    links: list[list[int | None]]
+    """In the order of ``link_names``."""
 
 
 class _Row(NamedTuple):

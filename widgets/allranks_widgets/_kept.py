@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 KEPT_BYTES = 4_000_000
 HEADS_KEPT = 50
 """Number of cells whose first item is kept after it was dropped from the output."""
 
-Item = dict[str, Any]
+Json: TypeAlias = dict[str, Any]
+"""A JSON object."""
 
 
 class _Entry(NamedTuple):
@@ -35,7 +36,7 @@ class KeptOutput:
         self._heads: dict[int, bytes] = {}
         self._dropped: dict[int, list[int]] = {}
 
-    def add(self, items: Sequence[Item]) -> list[bytes]:
+    def add(self, items: Sequence[Json]) -> list[bytes]:
         """Store ``items``, and return each as the JSON to send."""
         sent = []
         for item in items:

@@ -125,5 +125,5 @@ def rows_json(rows: Iterable[LoggedRow]) -> bytes:
     return json.dumps([[*row[:4], _sendable(row[4]), row[5]] for row in rows], separators=(",", ":")).encode()
 
 
-def _sendable(value: Any) -> Any:
+def _sendable(value: float | str) -> float | str:
     return value if isinstance(value, str) or math.isfinite(value) else str(value)

@@ -30,7 +30,7 @@ import traitlets
 from allranks_backends.views import Snapshot
 
 from ._history import RateHistory
-from ._kept import KeptOutput
+from ._kept import Json, KeptOutput
 from ._tables import logged_html, logged_text, snapshot_html, snapshot_text
 from .curves import Curves, LoggedRow, rows_json
 from .snapshot_json import to_dict
@@ -144,7 +144,7 @@ class Dashboard(anywidget.AnyWidget):
                 self._held = None
                 self.frame = json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
-    def output(self, items: Sequence[dict[str, Any]]) -> None:
+    def output(self, items: Sequence[Json]) -> None:
         """Append output to the view of the ranks: items that are already folded, each with its ``cell`` and ``kind``
         (``begin``, ``text``, ``error``, ``display``, ``result``, ``update``, ``clear``, ``cut``, ``live``, ``end``)."""
         with self._lock:
@@ -191,7 +191,7 @@ class Dashboard(anywidget.AnyWidget):
         head = {"do": "all", "page": page, "number": self._number, "now": time.time(), "acts": bool(self.on_action)}
         self.send(head, [history, _list(self._kept.everything()), self._curves.everything()])
 
-    def _asked(self, content: dict[str, Any]) -> None:
+    def _asked(self, content: Json) -> None:
         """Handle a message of the front end, from either channel."""
         if content.get("ask") == "all":
             with self._lock:
@@ -200,7 +200,7 @@ class Dashboard(anywidget.AnyWidget):
             # In a thread of its own: an abort takes a second, and the control channel also carries the stop button.
             threading.Thread(target=self._act, args=(content,), name="allranks-action", daemon=True).start()
 
-    def _act(self, content: dict[str, Any]) -> None:
+    def _act(self, content: Json) -> None:
         failed = False
         try:
             said = (
@@ -270,7 +270,7 @@ class Dashboard(anywidget.AnyWidget):
         return None if view is None else ({**view, "text/plain": repr(self), "text/html": self._html()}, {})
 
 
-def _widget_view(bundle: Any) -> tuple[dict[str, Any] | None, str]:
+def _widget_view(bundle: Any) -> tuple[dict[str, object] | None, str]:
     """Return the widget's part of anywidget's bundle, None if there is none, and a line of text in its place."""
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     if data is None:
@@ -278,7 +278,7 @@ def _widget_view(bundle: Any) -> tuple[dict[str, Any] | None, str]:
     return {mime: held for mime, held in data.items() if mime.startswith("application/")}, "allranks dashboard"
 
 
-def _shell() -> Any:
+def _shell() -> object:
     """Return the IPython shell of this process, None if there is none."""
     try:
         from IPython.core.getipython import get_ipython
@@ -312,7 +312,7 @@ def _listen() -> None:
         handlers[MESSAGE_TYPE] = _heard
 
 
-def _heard(_stream: Any, _ident: Any, message: dict[str, Any]) -> None:
+def _heard(_stream: object, _ident: object, message: Json) -> None:
     """Pass a message on the control channel to the dashboard that it names, if that still exists."""
     content = message["content"]
     dashboard = _open.get(content.get("key"))

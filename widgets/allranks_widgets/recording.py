@@ -16,18 +16,16 @@ import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from allranks_backends.views import Snapshot
 
+from ._kept import Json
 from .curves import LoggedRow, rows_json
 from .snapshot_json import from_dict, to_dict
 
 if TYPE_CHECKING:
     from .dashboard import Dashboard
-
-Json = dict[str, Any]
-"""A JSON object."""
 
 
 class Recorder:

@@ -19,7 +19,7 @@ OLD_NAMES = {"epoch": "generation", "seq": "number"}
 _NO_DEFAULT = object()
 
 
-def to_dict(value: Any) -> Any:
+def to_dict(value: object) -> Any:
     """Return a (nested) dataclass of `plan` or `views` as JSON, without the fields that have their default."""
     if value is None or isinstance(value, (str, int, float)):
         return value
@@ -67,8 +67,8 @@ def from_json(text: str | bytes) -> Snapshot:
 
 
 @cache
-def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    def default(field: dataclasses.Field[Any]) -> Any:
+def _defaults(kind: Any) -> tuple[tuple[str, object], ...]:
+    def default(field: dataclasses.Field[object]) -> object:
         if field.default_factory is not dataclasses.MISSING:
             return field.default_factory()
         return _NO_DEFAULT if field.default is dataclasses.MISSING else field.default
@@ -77,5 +77,5 @@ def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 @cache
-def _annotations(kind: Any) -> dict[str, Any]:
+def _annotations(kind: type) -> dict[str, object]:
     return typing.get_type_hints(kind)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks_backends.interfaces import Interface, interfaces_of
+from allranks_backends.interfaces import Interface, Json, interfaces_of
 from allranks_backends.plan import Host
 from allranks_backends.registry import BACKENDS
 from allranks_backends.thunderbolt import thunderbolt_ports
@@ -77,12 +77,12 @@ class Asked:
         """Whether the host would use an environment made by `setup`: only if no interpreter was named for it."""
         return not self.python_named and not any(each.python for each in self.ranks if each.name == host)
 
-    def other_python(self, python: Mapping[str, Any]) -> bool:
+    def other_python(self, python: Json) -> bool:
         """Whether the minor version of `python` (the output of `probe_python.py`) differs from the notebook's."""
         here = self.versions.get("python", "")
         return bool(here) and str(python["python"]).split(".")[:2] != here.split(".")[:2]
 
-    def differing(self, python: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    def differing(self, python: Json) -> dict[str, tuple[str, str]]:
         """Map each package that differs to its versions here and there; `python` is the output of `probe_python.py`."""
         there = {name: str(python["packages"].get(name, "")) for name in self.versions}
         return {
@@ -91,7 +91,7 @@ class Asked:
             if name != "python" and there[name] != mine
         }
 
-    def fits(self, python: Mapping[str, Any] | None) -> bool:
+    def fits(self, python: Json | None) -> bool:
         """Whether ranks can run under this Python (the output of `probe_python.py`); not without one."""
         return python is not None and not self.other_python(python) and not self.differing(python)
 
@@ -137,7 +137,7 @@ class HostFacts:
 
     A difference that the duration of the request explains does not count.
     """
-    python: Mapping[str, Any] | None = None
+    python: Json | None = None
     """The output of `probe_python.py`; None if it did not run."""
     python_said: str = ""
     login_python: str = ""
@@ -235,10 +235,10 @@ def _number(text: str) -> int | None:
     return int(text) if text.strip().isdigit() else None
 
 
-def _json(text: str) -> Mapping[str, Any] | None:
+def _json(text: str) -> Json | None:
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
-            found: Mapping[str, Any] = json.loads(line)
+            found: Json = json.loads(line)
             return found
     return None
 

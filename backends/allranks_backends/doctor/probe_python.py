@@ -13,7 +13,6 @@ import os
 import platform
 import socket
 import sys
-from typing import Any
 
 
 def versions() -> dict[str, str]:
@@ -65,7 +64,7 @@ def mpi_library() -> tuple[str, bool]:
     return path, loads(path)
 
 
-def mlx_devices() -> dict[str, Any]:
+def mlx_devices() -> dict[str, object]:
     try:
         import mlx.core as mx
 
@@ -74,7 +73,7 @@ def mlx_devices() -> dict[str, Any]:
         return {"error": str(error).splitlines()[0] if str(error) else type(error).__name__}
 
 
-def facts(names: list[str]) -> dict[str, Any]:
+def facts(names: list[str]) -> dict[str, object]:
     own = socket.gethostname()
     return {
         "python": platform.python_version(),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 from allranks_backends.protocol import BackendError
 
@@ -23,6 +24,8 @@ USED = (
 )
 _ELSEWHERE = "discovery uses the code of mlx.distributed_config, and in this mlx it is not where it was"
 
+HostfileJson: TypeAlias = dict[str, Any]
+"""The content of a hostfile in mlx's format."""
 Address = tuple[str, str]
 """Interface and IPv4 address."""
 
@@ -84,14 +87,12 @@ def layout(hosts: Sequence[tuple[str, Sequence[Wired]]]) -> Layout:
     )
 
 
-def hostfile(
-    rows: Sequence[tuple[str, Sequence[str], Sequence[str | list[str] | None]]], backend: str
-) -> dict[str, Any]:
+def hostfile(rows: Sequence[tuple[str, Sequence[str], Sequence[str | list[str] | None]]], backend: str) -> HostfileJson:
     """Return a hostfile in mlx's format for `rows`, each with a name for ssh, its addresses and its RDMA devices."""
     from mlx._distributed_utils.common import Host, Hostfile
 
     hosts = [Host(rank, name, list(ips), list(rdma)) for rank, (name, ips, rdma) in enumerate(rows)]
-    made: dict[str, Any] = Hostfile(hosts, backend, []).to_json()  # type: ignore[no-untyped-call]
+    made: HostfileJson = Hostfile(hosts, backend, []).to_json()  # type: ignore[no-untyped-call]
     return made
 
 
@@ -102,7 +103,7 @@ def named_addresses(name: str) -> list[str]:
     return list(Hostfile.from_list(name).hosts[0].ips)  # type: ignore[no-untyped-call]
 
 
-def _config() -> Any:
+def _config() -> ModuleType:
     try:
         from mlx._distributed_utils import config
     except ImportError as error:

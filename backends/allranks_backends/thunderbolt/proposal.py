@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .addressing import Addressing
-from .mlx_config import Layout, hostfile, named_addresses
+from .mlx_config import HostfileJson, Layout, hostfile, named_addresses
 from .thunderbolt_ports import Mac
 
 Row = list[str | list[str] | None]
@@ -21,7 +20,7 @@ class Proposal:
     """Name of the backend; ``""`` if any will do, as mlx writes for Ethernet."""
     order: tuple[int, ...]
     """Indices of the hosts, rank by rank."""
-    hostfile: dict[str, Any]
+    hostfile: HostfileJson
     """Content of the file: ``backend``, ``envs`` and ``hosts``."""
     why: str
 
@@ -56,7 +55,7 @@ def over_ethernet(macs: Sequence[Mac]) -> Proposal:
     return Proposal("", order, _written(macs, order, [[] for _ in macs], ""), "the addresses of Ethernet or Wi-Fi")
 
 
-def _written(macs: Sequence[Mac], order: Sequence[int], rows: Sequence[Row], backend: str) -> dict[str, Any]:
+def _written(macs: Sequence[Mac], order: Sequence[int], rows: Sequence[Row], backend: str) -> HostfileJson:
     return hostfile(
         [(macs[index].name, _addresses(macs[index]), row) for index, row in zip(order, rows, strict=True)], backend
     )

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
-from typing import Any, Literal
+from typing import Literal
 
-from allranks_backends.interfaces import Interface, interfaces_of
+from allranks_backends.interfaces import Interface, Json, interfaces_of
 
 from . import mlx_config
 
@@ -133,7 +133,7 @@ def mac_from(name: str, answers: Mapping[str, str]) -> Mac:
     )
 
 
-def _buses(text: str) -> list[dict[str, Any]]:
+def _buses(text: str) -> list[Json]:
     if not text.strip():
         return []
     try:
@@ -144,7 +144,7 @@ def _buses(text: str) -> list[dict[str, Any]]:
 
 
 def _port(
-    bus: Mapping[str, Any],
+    bus: Json,
     interfaces: Mapping[str, str],
     devices: tuple[str, ...],
     networks: Mapping[str, IPv4Interface],
@@ -169,7 +169,7 @@ def _port(
     )
 
 
-def _macs_on(items: list[Mapping[str, Any]], behind: tuple[str, ...]) -> Iterator[Seen]:
+def _macs_on(items: Iterable[Json], behind: tuple[str, ...]) -> Iterator[Seen]:
     """Yield all Macs in a tree of devices: a Mac behind a hub or a display is one level deeper."""
     for item in items:
         if domain := item.get("domain_uuid_key"):
@@ -178,7 +178,7 @@ def _macs_on(items: list[Mapping[str, Any]], behind: tuple[str, ...]) -> Iterato
             yield from _macs_on(item.get("_items") or [], (*behind, _called(item)))
 
 
-def _called(item: Mapping[str, Any]) -> str:
+def _called(item: Json) -> str:
     return str(item.get("_name") or item.get("device_name_key") or "a device")
 
 

@@ -7,13 +7,16 @@ import time
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allranks.errors import UsageError
 
 from . import bench_table
 from .compare_benches import advice, best, changes
 from .figures import BenchRow, Choice, Fit, fit
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMAT = 1
 """Version of the format of saved files."""
@@ -87,7 +90,7 @@ class BenchResult:
         """The recommended wiring in a sentence, with the command that applies it; None if there is no other."""
         return advice(self.ratios(), self.choice)
 
-    def frame(self) -> Any:
+    def frame(self) -> pandas.DataFrame:
         """A pandas DataFrame: times in seconds, algbw and busbw in GB/s. Raises UsageError without pandas."""
         try:
             import pandas

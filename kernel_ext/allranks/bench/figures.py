@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from allranks.units import rate_text, seconds_text
 from allranks_backends.registry import get_backend
+
+Floats: TypeAlias = NDArray[np.float64]
 
 
 def moved(op: str, nbytes: int, size: int) -> int:
@@ -70,7 +73,9 @@ class BenchRow:
     """The times between which half of the calls lie: the 25th and 75th percentile."""
 
     @classmethod
-    def of(cls, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, size: int, times: Any) -> BenchRow:
+    def of(
+        cls, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, size: int, times: ArrayLike
+    ) -> BenchRow:
         """Make a row of `times`: the seconds of each call, one line for each rank that took part.
 
         A call's time is the mean over ranks, not the maximum. The slowest rank of a call is usually the first to enter
@@ -142,8 +147,9 @@ def fit(rows: Sequence[BenchRow]) -> Fit | None:
     took = np.array([row.median for row in rows])
     ones = np.ones_like(took)
 
-    def solved(*columns: Any) -> Any:
-        return np.linalg.lstsq(np.stack([column / took for column in columns], axis=1), ones, rcond=None)[0]
+    def solved(*columns: Floats) -> Floats:
+        found: Floats = np.linalg.lstsq(np.stack([column / took for column in columns], axis=1), ones, rcond=None)[0]
+        return found
 
     latency, slope = solved(ones, size)
     if latency < 0:

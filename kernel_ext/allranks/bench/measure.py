@@ -20,7 +20,7 @@ from allranks.units import size_text, typed_size
 from allranks_backends.registry import BACKENDS, cannot_run, get_backend, listed
 
 from .bench_result import BenchResult
-from .figures import BenchRow, Choice
+from .figures import BenchRow, Choice, Floats
 
 if TYPE_CHECKING:
     from allranks.head.world.change import WorldChange
@@ -225,7 +225,7 @@ class Bench:
             for link in (sorted(pairs) if op == "send" else (None,))
             for nbytes in self._sizes
         ]
-        times: dict[Any, list[Any]] = {each: [] for each in todo}
+        times: dict[tuple[str, tuple[int, int] | None, int], list[Floats]] = {each: [] for each in todo}
         for done, each in enumerate([*todo, *reversed(todo)], 1):
             times[each].append(self._times(choice, *each, f"{done} of {2 * len(todo)}"))
         size = self._cluster.size
@@ -234,7 +234,7 @@ class Bench:
             for (op, link, nbytes), found in times.items()
         ]
 
-    def _times(self, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, which: str) -> Any:
+    def _times(self, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, which: str) -> Floats:
         """Seconds of each call, one line for each rank that takes part."""
         what = f"link {link[0]}-{link[1]}" if link else op
         self._say(f"bench: {choice} · {what} · {size_text(nbytes)} ({which})")

@@ -11,11 +11,12 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
 from allranks.head.state.code_changes import LONGEST, Constant
 from allranks.messages.cell_options import CallKind
+from allranks.messages.wire import Buffer
 from allranks.notebook.ipython_shell import running_shell
 from allranks.pickling import pickle_values
 
@@ -42,7 +43,7 @@ class PackedCall:
     """The function's source, which stands for the cell's code."""
     names: tuple[str, ...]
     """Global names that the function uses."""
-    buffers: list[Any]
+    buffers: list[Buffer]
     """The function and its arguments, packed."""
     arguments: Mapping[str, Constant]
     """Arguments that are numbers, text or booleans, by parameter name."""
@@ -60,13 +61,16 @@ class AppliedFunctions:
     """
 
     def __init__(
-        self, begin: Callable[..., Cell], shown: Callable[[Any, bool], dict[str, Any]], options: Mapping[str, Any]
+        self,
+        begin: Callable[..., Cell],
+        shown: Callable[[Sequence[int] | int | None, bool], dict[str, object]],
+        options: Mapping[str, object],
     ) -> None:
         """`begin` sends a cell. `shown` returns the options with which a cell is shown in the notebook, from the option
         ``ranks`` and whether the notebook's cell waits for it; empty outside a notebook."""
         self._begin, self._shown, self._options = begin, shown, dict(options)
 
-    def begin(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Cell:
+    def begin(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> Cell:
         """Call `function` without waiting; `Cell.finish` returns the result, with what was printed and raised.
 
         Raises UsageError if the function cannot be called on ranks, CannotTravel if it or an argument cannot be sent,
@@ -74,7 +78,7 @@ class AppliedFunctions:
         """
         return self._begin(packed(function, args, kwargs), **self._options)
 
-    def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+    def apply(self, function: Callable[..., Returned], /, *args: object, **kwargs: object) -> list[Returned]:
         """Call ``function(*args, **kwargs)`` on each rank, and return the values in rank order.
 
         In a notebook, what the function prints is shown. Raises CellFailed if it raised, with its own lines in
@@ -82,7 +86,9 @@ class AppliedFunctions:
         """
         return _returned(self._in_notebook(wait=True).begin(function, *args, **kwargs).finish(), function)
 
-    async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+    async def apply_async(
+        self, function: Callable[..., Returned], /, *args: object, **kwargs: object
+    ) -> list[Returned]:
         """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
         calls = self._in_notebook(wait=False)
         return _returned(await finished(lambda: calls.begin(function, *args, **kwargs)), function)
@@ -122,14 +128,14 @@ class RemoteFunction(Generic[Arguments, Returned]):
         """Same as a call, but awaitable: see `AppliedFunctions.apply_async`."""
         return await self._calls.apply_async(self._function, *args, **kwargs)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _itself, (self._function,)
 
     def __repr__(self) -> str:
         return f"<{self._function!r} on ranks>"
 
 
-def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+def _itself(function: Callable[..., object]) -> Callable[..., object]:
     return function
 
 
@@ -160,7 +166,7 @@ async def finished(begin: Callable[[], Cell]) -> CellResult:
         raise
 
 
-def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PackedCall:
+def packed(function: object, args: Sequence[object], kwargs: Mapping[str, object]) -> PackedCall:
     """Pack a call for sending. Raises UsageError and CannotTravel."""
     plain = pickle_values.python_function(function)
     name = getattr(function, "__name__", None) or type(function).__name__
@@ -187,7 +193,9 @@ def packed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pac
     return PackedCall(kind, _text(plain, name), names, packed_call, _constants(function, args, kwargs))
 
 
-def _constants(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Constant]:
+def _constants(
+    function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> dict[str, Constant]:
     """The arguments that are constants, by parameter name; those in a dict are named ``name.key``."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
@@ -204,7 +212,7 @@ def _constants(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return {name: value for name, value in given.items() if _is_constant(value)}
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     return len(value) <= LONGEST if isinstance(value, str) else isinstance(value, (bool, int, float))
 
 
@@ -221,7 +229,7 @@ def _text(plain: types.FunctionType | None, name: str) -> str:
         return f"{name}(...)"
 
 
-def _returned(result: CellResult, function: Any) -> list[Any]:
+def _returned(result: CellResult, function: Callable[..., Returned]) -> list[Returned]:
     """The value that each rank returned. Raises CellFailed and CannotTravel."""
     try:
         result.check()
@@ -230,7 +238,7 @@ def _returned(result: CellResult, function: Any) -> list[Any]:
     return [rank.value for rank in result.values()]
 
 
-def _hint(errors: Iterable[RemoteError], function: Any) -> str:
+def _hint(errors: Iterable[RemoteError], function: object) -> str:
     """Advice on a variable of the notebook that the function lacks on the ranks; empty if there is none."""
     plain = pickle_values.python_function(function)
     here = plain.__globals__ if plain is not None and plain.__module__ == "__main__" else {}

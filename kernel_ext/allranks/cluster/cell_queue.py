@@ -7,7 +7,7 @@ import itertools
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -144,7 +144,7 @@ class CellQueue:
         begin: Callable[..., Cell],
         recent: Callable[[], Sequence[Predecessor]],
         underway: Callable[[], Sequence[Cell]],
-        is_busy: Callable[[Any], bool],
+        is_busy: Callable[[Sequence[int] | int | None], bool],
     ) -> None:
         """`begin` sends a cell to the ranks, `is_busy` returns whether one of these ranks runs a cell.
 
@@ -152,7 +152,7 @@ class CellQueue:
         """
         self._begin, self._recent, self._underway, self._is_busy = begin, recent, underway, is_busy
         self._changed = threading.Condition()
-        self._cells: list[tuple[QueuedCell, dict[str, Any], contextvars.Context]] = []
+        self._cells: list[tuple[QueuedCell, dict[str, object], contextvars.Context]] = []
         """Waiting and running cells, next first, with their options for `begin` and the context of their output."""
         self._ended: deque[QueueRow] = deque(maxlen=MOST_ENDED)
         self._names = itertools.count(1)
@@ -164,7 +164,7 @@ class CellQueue:
 
     # Changing.
 
-    def add(self, code: str, *, after: int | str | None = None, name: str = "", **options: Any) -> QueuedCell:
+    def add(self, code: str, *, after: int | str | None = None, name: str = "", **options: object) -> QueuedCell:
         """Run `code` once the cell `after`, given by name or number, has succeeded; by default the last cell.
 
         The last cell is the last one in the queue, or else the last one sent to the ranks. `name` is what the new cell
@@ -279,7 +279,7 @@ class CellQueue:
                 due[0].status = "running"  # from now on it cannot be dropped
             self._start(*due)
 
-    def _is_due(self, queued: QueuedCell, options: dict[str, Any]) -> bool:
+    def _is_due(self, queued: QueuedCell, options: Mapping[str, Any]) -> bool:
         before = queued.after
         if before is not None and before.status == "running" and not isinstance(before, QueuedCell):
             self._follow_unfollowed(before)
@@ -295,7 +295,7 @@ class CellQueue:
             if cell.sent is sent and not cell.followed:
                 threading.Thread(target=cell.follow_for_others, name="allranks-cell", daemon=True).start()
 
-    def _start(self, queued: QueuedCell, options: dict[str, Any], context: contextvars.Context) -> None:
+    def _start(self, queued: QueuedCell, options: dict[str, object], context: contextvars.Context) -> None:
         try:
             cell = context.run(self._begin, queued.code, **options)
         except Busy:  # another cell came first

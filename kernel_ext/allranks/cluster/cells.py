@@ -66,7 +66,7 @@ class ClusterCells(ClusterFiles):
         return self.begin(code, **options).finish()
 
     @KEYWORDS.after_code
-    def begin(self, code: str, **options: Any) -> Cell:
+    def begin(self, code: str, **options: object) -> Cell:
         """Send a cell without waiting for its end; `Cell.finish` returns the result, `Cell.interrupt` stops the cell.
 
         The keywords are those of `run`.
@@ -74,14 +74,14 @@ class ClusterCells(ClusterFiles):
         return self._begin(code, **options)
 
     @KEYWORDS.after_code
-    async def run_async(self, code: str, **options: Any) -> CellResult:
+    async def run_async(self, code: str, **options: object) -> CellResult:
         """Same as `run`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
         return await finished(lambda: self._begin(code, **options))
 
     # Functions.
 
     @KEYWORDS.alone
-    def options(self, **options: Any) -> AppliedFunctions:
+    def options(self, **options: object) -> AppliedFunctions:
         """Call functions with these options: ``cluster.options(ranks=[0], timeout=5).apply(function, x)``.
 
         The keywords are those of `run`, kept apart from the function's own arguments. Raises UsageError for an invalid
@@ -90,11 +90,13 @@ class ClusterCells(ClusterFiles):
         local_options(**options)  # raises here, not at the first call
         return self._functions(options)
 
-    def apply(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+    def apply(self, function: Callable[..., Returned], /, *args: object, **kwargs: object) -> list[Returned]:
         """Call ``function(*args, **kwargs)`` on all ranks and return their values (`AppliedFunctions.apply`)."""
         return self._functions({}).apply(function, *args, **kwargs)
 
-    async def apply_async(self, function: Callable[..., Returned], /, *args: Any, **kwargs: Any) -> list[Returned]:
+    async def apply_async(
+        self, function: Callable[..., Returned], /, *args: object, **kwargs: object
+    ) -> list[Returned]:
         """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
         return await self._functions({}).apply_async(function, *args, **kwargs)
 
@@ -102,10 +104,10 @@ class ClusterCells(ClusterFiles):
         """Decorate a function so that calls to it run on all ranks: `AppliedFunctions.remote` without options."""
         return self._functions({}).remote(function)
 
-    def _functions(self, options: Mapping[str, Any]) -> AppliedFunctions:
+    def _functions(self, options: Mapping[str, object]) -> AppliedFunctions:
         return AppliedFunctions(self._begin, self._shown, options)
 
-    def _shown(self, ranks: Any, wait: bool) -> dict[str, Any]:
+    def _shown(self, ranks: Sequence[int] | int | None, wait: bool) -> dict[str, object]:
         """The options with which a cell on `ranks` is shown below the running cell of the notebook; empty elsewhere."""
         shell = running_shell()
         if shell is None:
@@ -116,7 +118,7 @@ class ClusterCells(ClusterFiles):
 
     # Cells that run code or call a function.
 
-    def _begin(self, runs: str | PackedCall, **options: Any) -> Cell:
+    def _begin(self, runs: str | PackedCall, **options: object) -> Cell:
         given = local_options(**options)
         self._up()
         try:
@@ -216,7 +218,7 @@ class ClusterCells(ClusterFiles):
         last = self._last
         return [cell.sent for cell in self._following if cell.sent is not last] + ([] if last is None else [last])
 
-    def _is_busy(self, ranks: Any) -> bool:
+    def _is_busy(self, ranks: Sequence[int] | int | None) -> bool:
         """Whether one of these ranks runs a cell. Raises NoCluster and UsageError."""
         return bool(self._up().monitor.busy(self.choose_ranks(ranks)))
 

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from allranks.errors import (
     Busy,
@@ -161,7 +161,7 @@ class ClusterBase:
         """Return these ranks sorted, without repetition; all ranks for None. Raises UsageError for an invalid rank."""
         if ranks is None:
             return list(range(self.size))
-        given: Any = ranks.tolist() if hasattr(ranks, "tolist") else ranks
+        given: Iterable[SupportsIndex] | SupportsIndex = ranks.tolist() if hasattr(ranks, "tolist") else ranks
         try:
             chosen = sorted({operator.index(rank) for rank in (given if isinstance(given, Iterable) else [given])})
         except TypeError:

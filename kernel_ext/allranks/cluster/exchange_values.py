@@ -26,7 +26,7 @@ NOTHING_SET = "No rank has the new values."
 class ClusterValues(ClusterBase):
     """Sets, fetches and compares variables of the ranks."""
 
-    def push(self, values_by_name: Mapping[str, Any], *, ranks: Sequence[int] | int | None = None) -> None:
+    def push(self, values_by_name: Mapping[str, object], *, ranks: Sequence[int] | int | None = None) -> None:
         """Set variables on the ranks. Arrays are sent as raw bytes.
 
         The values are bound once all of these ranks have loaded them, so either all ranks have the new values or none
@@ -87,7 +87,7 @@ class ClusterValues(ClusterBase):
         """
         return self._pull(name, ranks, "pull", in_steps=True)
 
-    def _pull(self, name: str, ranks: Sequence[int] | int | None, verb: str, *, in_steps: bool = False) -> list[Any]:
+    def _pull(self, name: str, ranks: Sequence[int] | int | None, verb: str, *, in_steps: bool = False) -> list[object]:
         """Same as `pull`; `verb` is the verb of ``%distributed`` that messages name."""
         chosen, others = self.choose_ranks(ranks), for_others(verb, name)
         self._refuse_dead(chosen, others)
@@ -110,13 +110,13 @@ class ClusterValues(ClusterBase):
             raise absent[0]
         return list(found.values())
 
-    def scatter(self, values_by_name: Mapping[str, Any]) -> None:
+    def scatter(self, values_by_name: Mapping[str, object]) -> None:
         """Split arrays, lists or tuples along the first axis, and set one part on each rank.
 
         If `size` does not divide the length, the first ranks get one element more, as with ``numpy.array_split``.
         Raises UsageError for a value without a first axis, WorldBroken if a rank is dead, and what `push` raises.
         """
-        parts: list[dict[str, Any]] = [{} for _ in range(self.size)]
+        parts: list[dict[str, object]] = [{} for _ in range(self.size)]
         for name, value in values_by_name.items():
             for rank, part in enumerate(_cut(name, value, self.size)):
                 parts[rank][name] = part
@@ -175,7 +175,7 @@ class ClusterValues(ClusterBase):
         return [Difference(name + path, text) for path, text in said.items()]
 
 
-def _cut(name: str, value: Any, count: int) -> list[Any]:
+def _cut(name: str, value: Any, count: int) -> list[object]:
     """Cut an array or a list into `count` parts. Raises UsageError for a value without a first axis."""
     try:
         if isinstance(value, (str, bytes, dict)) or getattr(value, "shape", 1) == ():
@@ -200,7 +200,7 @@ def _refuse_failed(replies: Mapping[int, Answered[PendingNames]], names: str) ->
     raise RankError(f"{said}. {NOTHING_SET}{hint}", next(iter(failed.values())).traceback)
 
 
-def _packed(values_by_name: Mapping[str, Any]) -> list[Any]:
+def _packed(values_by_name: Mapping[str, object]) -> list[Buffer]:
     """Pack variables for sending. Raises UsageError for an invalid name, and CannotTravel."""
     for name in values_by_name:
         if not name.isidentifier():

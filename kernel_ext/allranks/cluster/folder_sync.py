@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
-from typing import Any
 
 from allranks.arguments import parse_size
 from allranks.errors import CannotCopy, CellInterrupted, UsageError
@@ -18,13 +17,13 @@ from allranks.files.sync import FolderSync
 from allranks.files.sync_result import HostSync, SyncResult, left_out_lines
 from allranks.head.world.ranks import Ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
-from allranks.messages.requests import DecideReload, PrepareReload, StopReload
+from allranks.messages.requests import DecideReload, PrepareReload, ReloadPrepared, StopReload
 from allranks.notebook.ipython_shell import autoreloads
 from allranks.notebook.stop import Stop
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 
-from .cluster_base import ClusterBase, for_others, unsaid
+from .cluster_base import Answered, ClusterBase, for_others, unsaid
 
 DECIDED_WITHIN = 10.0
 """Seconds that ranks get to keep or undo reloaded modules, which they have in memory."""
@@ -292,7 +291,7 @@ def _sources(contents: Contents) -> dict[str, Stamp]:
     return {path: stamp for path, stamp in contents.files.items() if path.endswith(".py")}
 
 
-def _failures(answers: Mapping[int, Any]) -> dict[int, str]:
+def _failures(answers: Mapping[int, Answered[ReloadPrepared]]) -> dict[int, str]:
     """Why ranks could not reload, by rank."""
     failed = dict[int, str]()
     for rank, reply in answers.items():

@@ -78,7 +78,7 @@ class Keywords(Generic[Options]):
         called = method.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
         @functools.wraps(method)
-        def with_options(*args: Any, **given: Any) -> Result:
+        def with_options(*args: object, **given: object) -> Result:
             options = {self._old_names.get(name, name): value for name, value in given.items()}
             for name in options:
                 if name not in names and name not in taken:

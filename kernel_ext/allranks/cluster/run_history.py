@@ -14,7 +14,7 @@ from contextlib import suppress
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from allranks.dataframes import imported_pandas, utc
 from allranks.errors import UsageError
@@ -325,14 +325,14 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S" if moment[:3] == today[:3] else "%b %d %H:%M", moment)
 
 
-def _write_csv(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+def _write_csv(path: Path, rows: Sequence[Sequence[object]]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         writer.writerows(rows)
 
 
-def _written(path: str | Path, file: Path, write: Callable[[Path], Any]) -> None:
+def _written(path: str | Path, file: Path, write: Callable[[Path], object]) -> None:
     """Have `write` make a temporary file, which then replaces `file` atomically. Raises UsageError."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from allranks.errors import UsageError
 from allranks.head.state.cell_run import CellRun
@@ -137,7 +138,7 @@ LOGGERS: Mapping[str, Write] = {"tensorboard": to_tensorboard, "mlflow": to_mlfl
 """Maps a value of ``--as`` to the function that writes runs to a folder; its last argument is ``--force``."""
 
 
-def _about(run: CellRun) -> dict[str, Any]:
+def _about(run: CellRun) -> dict[str, object]:
     return {**run.values, "ranks": len(run.ranks), "backend": run.backend}
 
 
@@ -159,7 +160,7 @@ def _named(name: str) -> str:
     return re.sub(r"[^\w\-./ ]", "_", name)
 
 
-def _imported(*modules: str, install: str) -> Any:
+def _imported(*modules: str, install: str) -> ModuleType:
     """Import the first of these modules that is installed. Raises UsageError if none is."""
     for module in modules:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from allranks.head.state.advice import HEALS
@@ -114,7 +115,7 @@ def differing(told: Mapping[int, Sequence[Leaf]]) -> tuple[list[str], dict[str, 
     return values, said
 
 
-def largest_difference(values: Mapping[int, Any]) -> str:
+def largest_difference(values: Mapping[int, object]) -> str:
     """Describe how far the values of one leaf are from the lowest rank's value."""
     import numpy as np
 
@@ -140,7 +141,7 @@ def largest_difference(values: Mapping[int, Any]) -> str:
     return f"{rank_label(list(far))} against rank {first}: {size} (rank {worst})"
 
 
-def _numbers(np: Any, value: Any) -> Any:
+def _numbers(np: ModuleType, value: Any) -> Any:
     if str(getattr(value, "dtype", "")) == "mlx.core.bfloat16":  # numpy does not know bfloat16
         import mlx.core as mx
 

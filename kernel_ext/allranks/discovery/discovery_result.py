@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from allranks.units import count_text
 from allranks_backends.machines.ethernet_hosts import Server
 from allranks_backends.thunderbolt.addressing import PREFIX, Addressing
 from allranks_backends.thunderbolt.cables import Cable
+from allranks_backends.thunderbolt.mlx_config import HostfileJson
 from allranks_backends.thunderbolt.proposal import Proposal
 from allranks_backends.thunderbolt.thunderbolt_ports import Mac
 from allranks_backends.views import RankView, Snapshot
@@ -60,7 +60,7 @@ class Discovery:
         return self.proposal.backend or None if self.proposal is not None else None
 
     @property
-    def hostfile(self) -> dict[str, Any] | None:
+    def hostfile(self) -> HostfileJson | None:
         """The hostfile as ``mlx.distributed_config`` writes it; None if cables are missing."""
         return self.proposal.hostfile if self.proposal is not None else None
 

@@ -12,7 +12,7 @@ from zmq import ZMQError
 
 from allranks.arguments import HERE, rdma_links
 from allranks.errors import Apart, CannotStart, HostCause
-from allranks.head.world.check_network import pairs
+from allranks.head.world.choose_network import pairs
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.machine.shortages import cannot_start
 from allranks.notebook.stop import undisturbed

@@ -63,7 +63,7 @@ class EnvironmentMaker:
         self._child: subprocess.Popen[bytes] | None = None
         self._folder = ""
 
-    def say(self, event: str, **more: Any) -> None:
+    def say(self, event: str, **more: object) -> None:
         line = self._token + json.dumps(dict(more, event=event)) + "\n"
         with suppress(BrokenPipeError):
             sys.stdout.write(line)

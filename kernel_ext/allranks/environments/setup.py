@@ -12,14 +12,14 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from allranks.arguments import hosts_of
 from allranks.errors import CellInterrupted, UsageError
@@ -43,6 +43,8 @@ RUNS_WITHIN = 60.0
 _PACKAGES_LACK = re.compile("No matching distribution|No solution|not a supported wheel")
 BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline()))); main()"
 
+SetupEvent: TypeAlias = dict[str, Any]
+"""What `on_host` says: ``event``, and what belongs to that event."""
 Say = Callable[[str], None]
 
 
@@ -304,7 +306,7 @@ class HostLogin:
             sent=sent if event["event"] == "made" else 0,
         )
 
-    def _request(self, environment: Environment, needs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Path]]:
+    def _request(self, environment: Environment, needs: SetupEvent) -> tuple[dict[str, object], list[Path]]:
         """The request that lists what to install, and the wheels to send. Raises UsageError, CannotPack and _Gone."""
         platform = needs["platform"]
         half = half_for(needs["gpu"], platform.partition("-")[0])
@@ -353,7 +355,7 @@ class HostLogin:
         except BrokenPipeError:
             raise _Gone from None
 
-    def _event(self, *, looks: bool = False) -> dict[str, Any]:
+    def _event(self, *, looks: bool = False) -> SetupEvent:
         """Wait for the next event that is not progress; for `looks`, see `_looks`. Raises _Gone."""
         assert self._login is not None
         self._looks = looks
@@ -364,7 +366,7 @@ class HostLogin:
                 continue
             if self._limit is not None:
                 self._limit.cancel()
-            event: dict[str, Any] = json.loads(rest)
+            event: SetupEvent = json.loads(rest)
             if event["event"] != "progress":
                 self._looks = False
                 return event

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NEVER_ALIKE = ("at", "folder", "run")
 
 
-def find_run(entries: Sequence[Entry], wanted: Any) -> Entry:
+def find_run(entries: Sequence[Entry], wanted: object) -> Entry:
     """Return the run with this label, at this row, or with these parameters. Raises UsageError for none or several."""
     if isinstance(wanted, int) and -len(entries) <= wanted < len(entries):
         return entries[wanted]
@@ -32,12 +32,12 @@ def find_run(entries: Sequence[Entry], wanted: Any) -> Entry:
     raise UsageError(f"{wanted!r} matches {len(found) or 'no'} run{'s' if len(found) > 1 else ''}: {there}.")
 
 
-def _has(entry: Entry, wanted: Mapping[str, Any]) -> bool:
+def _has(entry: Entry, wanted: Mapping[str, object]) -> bool:
     known = {**entry["parameters"], "repeat": entry["repeat"]}
     return all(name in known and known[name] == value for name, value in wanted.items())
 
 
-def ratios(entries: Sequence[Entry], a: Any, b: Any) -> pandas.DataFrame:
+def ratios(entries: Sequence[Entry], a: object, b: object) -> pandas.DataFrame:
     """Return the columns in which two runs differ, with ``b / a`` for numbers."""
     import pandas
 
@@ -84,7 +84,7 @@ def draw(
     numbers = is_numeric_dtype(there[x])  # text keeps the grid's order
     in_proportion = ideal is not None and numbers and there[x].min() > 0
     ax = ax or _axes()
-    handles: list[Any] = []
+    handles: list[object] = []
     for label, lines in _lines(there, runs, x, by):
         means = lines.groupby(x, sort=numbers)[y].agg(["mean", "min", "max"]).astype(float)
         spread = [means["mean"] - means["min"], means["max"] - means["mean"]]

@@ -11,7 +11,7 @@ import warnings
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from allranks.cluster.cluster import Cluster
 from allranks.errors import UsageError
@@ -73,7 +73,7 @@ class Experiment:
         self._function: Function | None = None
         self._takes_cluster = False
         self._notebook: Path | None = None
-        self._arguments: dict[str, dict[str, Any]] = {}
+        self._arguments: dict[str, dict[str, object]] = {}
         """Arguments of the function, by the run's key."""
         self._code = ""
         if callable(run):
@@ -171,7 +171,7 @@ class Experiment:
         for name, values in cluster._logs.last().items():
             outcome.results.setdefault(name, sum(values.values()) / len(values))
 
-    def logged(self, run: Any = None) -> pandas.DataFrame:
+    def logged(self, run: object = None) -> pandas.DataFrame:
         """What ranks logged with ``log(...)`` in one run (named as for `compare`), or in all, with a column ``run``."""
         import pandas
 
@@ -182,7 +182,7 @@ class Experiment:
         frames = [pandas.read_parquet(path).assign(run=label) for label, path in found if path.exists()]
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
-    def compare(self, a: Any, b: Any) -> pandas.DataFrame:
+    def compare(self, a: object, b: object) -> pandas.DataFrame:
         """What differs between two runs: one row for each column of the `table`, with the values and ``b / a``.
 
         A run is named by its label (``n=2 backend=ring``), its row in the `table`, or a dict of parameters that only

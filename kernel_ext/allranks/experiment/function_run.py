@@ -21,13 +21,13 @@ from .runs_on_disk import plain_results
 STOP_EVERY = 2.0
 """Seconds between two attempts to stop a run whose time is over."""
 
-Function = Callable[..., Mapping[str, Any] | None]
+Function = Callable[..., Mapping[str, object] | None]
 """Called with the parameters it takes: on the ranks, or here, after the live cluster. Returns results by name."""
 
-_recorded: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("recorded", default=None)
+_recorded: contextvars.ContextVar[dict[str, object] | None] = contextvars.ContextVar("recorded", default=None)
 
 
-def record(**results: Any) -> None:
+def record(**results: object) -> None:
     """Record results of the current run. In a notebook, they are shown, and kept in its output for the experiment.
 
     Results of a function are kept even if it fails later. Arrays of one element become numbers.
@@ -49,9 +49,9 @@ def source_of(function: Function) -> str:
 
 
 def call(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     cluster: Cluster,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     timeout: float | None,
     outcome: NotebookOutcome,
 ) -> None:
@@ -69,7 +69,7 @@ def call(
         _recorded.reset(token)
 
 
-def on_ranks(function: Function, cluster: Cluster) -> Callable[..., dict[str, Any]]:
+def on_ranks(function: Function, cluster: Cluster) -> Callable[..., dict[str, object]]:
     """Return a function that calls this one on every rank, and joins the results.
 
     Numbers become their mean over ranks, as logged values do; other values that differ between ranks become a list in
@@ -78,7 +78,7 @@ def on_ranks(function: Function, cluster: Cluster) -> Callable[..., dict[str, An
 
     calls = cluster.options(screen=None)  # the record has the error, in one sentence
 
-    def call_on_ranks(**arguments: Any) -> dict[str, Any]:
+    def call_on_ranks(**arguments: object) -> dict[str, object]:
         returned = [plain_results(_results(each)) for each in calls.apply(function, **arguments)]
         names = dict.fromkeys(name for each in returned for name in each)
         return {name: _joined([each[name] for each in returned if name in each]) for name in names}
@@ -94,7 +94,7 @@ def _joined(values: list[Any]) -> Any:
     return values
 
 
-def _results(returned: Any) -> Mapping[str, Any]:
+def _results(returned: object) -> Mapping[str, object]:
     if returned is not None and not isinstance(returned, Mapping):
         raise UsageError(
             f"the function returned a {type(returned).__name__}: it must return a dict of results by name."

@@ -7,13 +7,13 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from allranks.errors import UsageError
 
-Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+Grid = Mapping[str, object] | Sequence[Mapping[str, object]]
 """Values by parameter name, whose combinations are all run; or the runs themselves, one mapping each."""
 
 WORLD = (
@@ -39,7 +39,7 @@ TAKEN = ("run", "repeat", "status", "cause", "error", "seconds", "at", "attempts
 class Run:
     """One combination of parameters. `repeat` counts the runs of this combination, from 0."""
 
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
     repeat: int = 0
 
     @property
@@ -65,7 +65,7 @@ class Run:
         return {name: value for name, value in self.parameters.items() if name in WORLD}
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -86,7 +86,7 @@ def runs_of(grid: Grid, repeat: int) -> list[Run]:
     return found
 
 
-def _combinations(grid: Grid) -> Iterable[dict[str, Any]]:
+def _combinations(grid: Grid) -> Iterable[dict[str, object]]:
     if not isinstance(grid, Mapping):
         return [dict(each) for each in grid]
     columns = [_values(value) for value in grid.values()]
@@ -95,13 +95,13 @@ def _combinations(grid: Grid) -> Iterable[dict[str, Any]]:
     return [dict(zip(grid, values)) for values in itertools.product(*columns)]
 
 
-def _values(value: Any) -> list[Any]:
+def _values(value: object) -> list[object]:
     if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
         return [value]
     return [each.item() if hasattr(each, "item") else each for each in value]
 
 
-def _check(name: str, value: Any) -> None:
+def _check(name: str, value: object) -> None:
     if not isinstance(name, str) or not name.isidentifier():
         raise UsageError(f"grid: {name!r} is not a valid parameter name.")
     if name in TAKEN:
@@ -115,7 +115,7 @@ def _check(name: str, value: Any) -> None:
         ) from None
 
 
-def takes_cluster(function: Any, runs: Sequence[Run]) -> bool:
+def takes_cluster(function: Callable[..., object], runs: Sequence[Run]) -> bool:
     """Whether a function is called with the cluster: its first parameter has no default and is not in the grid.
 
     Other functions run on the ranks.
@@ -126,7 +126,7 @@ def takes_cluster(function: Any, runs: Sequence[Run]) -> bool:
     return first.default is first.empty and not any(first.name in run.parameters for run in runs)
 
 
-def arguments_of(function: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
+def arguments_of(function: Callable[..., object], runs: Sequence[Run]) -> list[dict[str, object]]:
     """Return the arguments of `function` for each run, without the cluster. Raises UsageError if they do not fit."""
     parameters = list(inspect.signature(function).parameters.values())[takes_cluster(function, runs) :]
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)

@@ -43,7 +43,7 @@ def busbw(cluster: Cluster) -> float | None:
         return None
 
 
-def figures(cluster: Cluster, measured: float | None = None) -> dict[str, Any]:
+def figures(cluster: Cluster, measured: float | None = None) -> dict[str, object]:
     """The world's own figures, by name; None is unknown. Works also when the cluster is down.
 
     ``start``, ``wait`` and ``transfer`` are seconds, ``busbw`` bytes a second, ``rss`` and ``mlx_peak`` bytes of the

@@ -30,7 +30,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class NotebookOutcome:
     """The results of one run and the figures of its world, or its error and the cause."""
 
-    results: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, object] = field(default_factory=dict)
     world: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     cause: str | None = None
@@ -54,7 +54,7 @@ def check_parameters(path: Path, runs: Sequence[Run]) -> None:
             raise UsageError(f"grid: {path.name} has no parameter {', '.join(sorted(unknown))}; {there}.")
 
 
-def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: float | None) -> NotebookOutcome:
+def execute(path: Path, parameters: Mapping[str, object], place: Path, timeout: float | None) -> NotebookOutcome:
     """Run a notebook in the folder where it is, and save it with its outputs as ``notebook.ipynb`` in `place`."""
     import nbformat
     from jupyter_client.kernelspec import KernelSpecManager
@@ -103,7 +103,7 @@ def execute(path: Path, parameters: Mapping[str, Any], place: Path, timeout: flo
     return outcome
 
 
-def show_recorded(**told: Mapping[str, Any]) -> None:
+def show_recorded(**told: Mapping[str, object]) -> None:
     """Put values for the experiment into the notebook's output, with a readable line."""
     from IPython.core.display_functions import publish_display_data
 

@@ -83,7 +83,7 @@ class RunRecord:
         written(self.folder / TABLE, lambda path: plain_columns(table).to_parquet(path, index=False))
 
 
-def written(path: Path, write: Callable[[Path], Any]) -> None:
+def written(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` make a file that then replaces `path` atomically, also if power is cut."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     write(draft)
@@ -120,8 +120,8 @@ def table_of(entries: Sequence[Entry]) -> pandas.DataFrame:
     return frame
 
 
-def _row(entry: Entry) -> dict[str, Any]:
-    row = {name: entry[name] for name in TAKEN if name in entry} | dict(entry["parameters"])
+def _row(entry: Entry) -> dict[str, object]:
+    row: dict[str, object] = {name: entry[name] for name in TAKEN if name in entry} | dict(entry["parameters"])
     for name, value in entry.get("results", {}).items():
         if row.get(name) != value:  # a result that only repeats a parameter needs no column
             row[f"result.{name}" if name in row else name] = value
@@ -140,21 +140,21 @@ def plain_columns(table: pandas.DataFrame) -> pandas.DataFrame:
     return plain
 
 
-def missing(value: Any) -> bool:
+def missing(value: object) -> bool:
     """Whether a table's cell has no value: None or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def plain_results(results: Mapping[Any, Any]) -> dict[str, Any]:
+def plain_results(results: Mapping[str, object]) -> dict[str, object]:
     """Return results as JSON values: arrays of one element as numbers, longer ones as lists, and the rest as text."""
     return {str(name): _plain(value) for name, value in results.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

@@ -17,7 +17,6 @@ import sys
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from allranks.errors import AllranksError, UsageError
 
@@ -66,7 +65,7 @@ def _function(path: Path, told: str) -> Function:
         raise UsageError(f'{path}: invalid function = "{told}": use FILE:FUNCTION, with FILE next to this one.')
     if str(source.parent) not in sys.path:  # as `python train.py` would, for the modules beside it
         sys.path.insert(0, str(source.parent))
-    names: dict[str, Any] = runpy.run_path(str(source))
+    names = runpy.run_path(str(source))
     if not callable(names.get(name)):
         raise UsageError(f"{path}: {file} has no function {name!r}.")
     function: Function = names[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError
@@ -20,7 +19,7 @@ class Worlds:
     def __init__(self, fresh: bool, measure: bool) -> None:
         self._fresh, self._measure = fresh, measure
         self.cluster: Cluster | None = None
-        self._wanted: dict[str, Any] = {}
+        self._wanted: dict[str, object] = {}
         self._busbw: float | None = None
 
     def enter(self, run: Run) -> tuple[NotebookOutcome, float]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -50,6 +50,7 @@ from allranks.messages.requests import (
     FindShare,
     GiveBlocks,
     NameShare,
+    Nothing,
     OfferShare,
     PlaceShare,
     PullShare,
@@ -353,7 +354,7 @@ class HeadShare:
         """Start each host receiving from the host before it in the chain. Raises CannotCopy."""
         leaders = {each.identity: host for host, each in accepted.items() if each.identity and not each.taken}
         receivers, before, ports = list[_Receiver](), chain[0], offered.ports
-        pulls = dict[str, Question[Any]]()
+        pulls = dict[str, Question[Nothing]]()
         for host in chain[1:]:
             each = accepted[host]
             if each.taken and each.identity not in leaders:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from . import start
 from .children import CONTROLLER, Children
@@ -25,7 +24,7 @@ MOST, WITHIN = 5, 60.0
 class ControllerChild:
     """The running controller; `again` replaces it with a new one."""
 
-    def __init__(self, children: Children, settings: Mapping[str, Any], log: Path) -> None:
+    def __init__(self, children: Children, settings: Mapping[str, object], log: Path) -> None:
         self._children, self._settings, self._log = children, settings, log
         self._starts: deque[float] = deque(maxlen=MOST)
         self._process = self._started()

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from allranks.machine.private_files import make_private, redirect_to_log, write_private
 from allranks.messages.host_messages import RankConfig
@@ -20,7 +19,7 @@ from allranks.messages.host_messages import RankConfig
 EXIT = os._exit  # the original: a rank wraps os._exit for its user's calls
 
 
-def controller(connections: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
+def controller(connections: Mapping[str, object], log: Path) -> subprocess.Popen[bytes]:
     """Start ipyparallel's controller, which reads further requests from its standard input."""
     process = subprocess.Popen(
         [sys.executable, "-m", "allranks.hosts.controller"],

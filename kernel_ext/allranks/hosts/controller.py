@@ -31,7 +31,9 @@ class Controller(IPController):
         process: Any = self.heartmonitor_process
         # At a lower level it would log one line per second for each unreachable engine.
         settings = {**process._kwargs, "log_level": logging.ERROR}
-        self.heartmonitor_process: Any = threading.Thread(target=process._target, kwargs=settings, daemon=True)
+        self.heartmonitor_process: threading.Thread = threading.Thread(
+            target=process._target, kwargs=settings, daemon=True
+        )
 
     def init_schedulers(self) -> None:
         self.mq_class = "allranks.hosts.relay.Relay"

@@ -41,6 +41,9 @@ from allranks.messages.host_messages import (
 )
 from allranks.messages.wire import NotUnderstood
 
+ConnectionInfo: TypeAlias = dict[str, Any]
+"""What an engine or client must know to reach ipyparallel's controller: `interface`, and ports by name."""
+
 
 @dataclass(frozen=True)
 class HostGone:
@@ -100,7 +103,7 @@ class HostEnd:
         """When the first event of each type arrived, by its name (`time.monotonic`); ``""``: when this was made."""
         self.directory = Path()
         """The host process's private folder, on its host."""
-        self.engine_info: dict[str, Any] = {}
+        self.engine_info: ConnectionInfo = {}
         """Connection info with which an engine on the host reaches the controller."""
         self.lifeline_url = ""
         """URL at which a rank on the host reaches the notebook."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from allranks.errors import UsageError
 from allranks.machine.private_files import write_private
 
 
-def write_join_file(path: Path, settings: Mapping[str, Any]) -> None:
+class JoinSettings(TypedDict, total=False):
+    """The content of the file."""
+
+    urls: list[str]
+    """Where the notebook may be reached."""
+    key: str
+    """The public CurveZMQ key of the notebook's end."""
+    token: str
+
+
+def write_join_file(path: Path, settings: JoinSettings) -> None:
     """Write the join file. Raises UsageError if it cannot be written, or `path` exists and is not a join file."""
     if path.exists() and not is_join_file(path):
         raise UsageError(f"--join {path}: this file exists and is not a join file; choose another name.")

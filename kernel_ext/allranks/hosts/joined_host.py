@@ -6,7 +6,6 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from allranks.errors import CannotStart
 from allranks.lifeline.head_end import Lifeline
@@ -27,7 +26,7 @@ from allranks.messages.requests import TaskOrder
 from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
-from .host_end import HostEnd, HostGone, OnEvent, RankLost
+from .host_end import ConnectionInfo, HostEnd, HostGone, OnEvent, RankLost
 from .meeting_addresses import HostNetwork
 from .ssh.differences import differing, listing
 
@@ -65,9 +64,7 @@ class Task:
 class JoinedHost(HostEnd):
     """All tasks of a host as one `HostEnd`: each task starts one rank, or more if other tasks have ended."""
 
-    def __init__(
-        self, name: str, tasks: Sequence[Task], lifeline: Lifeline, engine: Mapping[str, Any], on_event: OnEvent
-    ):
+    def __init__(self, name: str, tasks: Sequence[Task], lifeline: Lifeline, engine: ConnectionInfo, on_event: OnEvent):
         super().__init__(name, on_event)
         self._lifeline, self.tasks = lifeline, list(tasks)
         self.host = Host(name, False, ())

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from allranks.errors import CannotStart
 from allranks.lifeline.head_end import Handler, Lifeline
@@ -22,8 +21,8 @@ from allranks.messages.requests import Request, TaskOrder, Welcome
 from allranks.messages.wire import Buffer
 from allranks_backends.plan import Host
 
-from .host_end import GONE_WITHIN, OnEvent, last_line
-from .join_file import is_join_file, write_join_file
+from .host_end import GONE_WITHIN, ConnectionInfo, OnEvent, last_line
+from .join_file import JoinSettings, is_join_file, write_join_file
 from .joined_host import JoinedHost, Task, in_rank_order, named, refuse, replacements, so_far
 from .meeting_addresses import LOOPBACK
 
@@ -45,12 +44,12 @@ class Listener:
         self._otherwise, self._file, self.command = otherwise, file, command
         self._tasks: dict[str, Task] = {}
         self._changed = threading.Condition()
-        self._settings: dict[str, Any] = {}
+        self._settings: JoinSettings = {}
         self._lifeline: Lifeline | None = None
-        self._engine: Mapping[str, Any] = {}
+        self._engine: ConnectionInfo = {}
         self._closing = False
 
-    def open(self, lifeline: Lifeline, token: str, engine: Mapping[str, Any]) -> dict[str, Any]:
+    def open(self, lifeline: Lifeline, token: str, engine: ConnectionInfo) -> JoinSettings:
         """Write the join file, which holds the keys, and return its content. Raises UsageError if it cannot."""
         self._lifeline, self._engine = lifeline, engine
         port = lifeline.url.rpartition(":")[2]

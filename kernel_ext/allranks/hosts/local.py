@@ -22,7 +22,7 @@ from allranks.machine.private_files import write_private
 from allranks.machine.tcp_ports import free_ports
 from allranks.messages.host_messages import Prepare
 
-from .host_end import PipedHost
+from .host_end import ConnectionInfo, PipedHost
 from .meeting_addresses import LOOPBACK
 
 CONTROLLER_PORTS = {
@@ -91,7 +91,7 @@ class LocalHost(PipedHost):
         return host
 
     @classmethod
-    def adopt(cls, directory: Path, engine_info: dict[str, Any], process: tuple[int, float]) -> LocalHost:
+    def adopt(cls, directory: Path, engine_info: ConnectionInfo, process: tuple[int, float]) -> LocalHost:
         """Take over the host process of a detached cluster. Raises OSError if it has ended."""
         connection = socket.socket(socket.AF_UNIX)
         with _short(directory) as folder:
@@ -144,7 +144,7 @@ def _short(folder: Path) -> Iterator[str]:
 
 def _controller_settings(
     directory: Path, *, shared: bool, listen: str
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+) -> tuple[ConnectionInfo, ConnectionInfo, dict[str, Any]]:
     """Choose addresses and keys for a controller; returns engine info, client info and the controller's settings.
 
     Every user of a machine can connect to a port of its loopback, and ipyparallel signs its messages but does not
@@ -164,8 +164,8 @@ def _controller_settings(
         numbers = list(range(1, len(names) + 1))
     keys = [part.decode() for part in zmq.curve_keypair()] if tcp else None
     ports = dict(zip(names, numbers, strict=True))
-    engine: dict[str, Any] = {port: ports["engine", port] for port in CONTROLLER_PORTS["engine"]}
-    client: dict[str, Any] = {port: ports["client", port] for port in CONTROLLER_PORTS["client"]}
+    engine: ConnectionInfo = {port: ports["engine", port] for port in CONTROLLER_PORTS["engine"]}
+    client: ConnectionInfo = {port: ports["client", port] for port in CONTROLLER_PORTS["client"]}
     engine |= {"interface": engines_at, "broadcast": [engine["broadcast"]]}
     client |= {"interface": clients_at, "task_scheme": "leastload"}
     if engines_at == clients_at:  # the hub binds once

@@ -24,7 +24,7 @@ _spawned: list[subprocess.Popen[bytes]] = []
 
 
 def spawn_on_engines(
-    profile: str, count: int | None, settings: Mapping[str, Any], within: float, progress: Callable[[str], None]
+    profile: str, count: int | None, settings: Mapping[str, object], within: float, progress: Callable[[str], None]
 ) -> int:
     """Have each of the first `count` engines (all if None) start a rank; returns the number of ranks.
 
@@ -52,7 +52,7 @@ def spawn_on_engines(
         client.close()
 
 
-def spawn(settings: Mapping[str, Any]) -> int:
+def spawn(settings: Mapping[str, object]) -> int:
     """Start a joining process, on an ipyparallel engine; it ends with that engine. Returns its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", "allranks.rank", "--join", "-"],

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from allranks.lifeline.head_end import Lifeline
 from allranks.machine.addresses import own_addresses
@@ -218,7 +217,7 @@ class Hosts:
         return bool(self.others) and not any(end.alive for end in self.others.values())
 
     @property
-    def left_behind(self) -> dict[str, list[Any]]:
+    def left_behind(self) -> dict[str, list[object]]:
         """By host, the clusters without a notebook that each ssh host reported at login."""
         ends = (end for end in self.others.values() if isinstance(end, RemoteHost))
         return {end.name: end.prepared.left_behind for end in ends if end.prepared is not None}

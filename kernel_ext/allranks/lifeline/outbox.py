@@ -112,7 +112,7 @@ def merged(old: CommMessage, new: CommMessage) -> CommMessage:
     return old._replace(data=data, buffers=[buffer for _, buffer in pairs])
 
 
-def _buffers(message: CommMessage) -> list[tuple[list[Any], bytes]]:
+def _buffers(message: CommMessage) -> list[tuple[list[str | int], bytes]]:
     return list(zip(message.data.get("buffer_paths", ()), message.buffers, strict=False))
 
 

@@ -20,7 +20,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -177,7 +177,7 @@ class RankLifeline:
                 traceback.print_exc()
                 wait = AFTER_TROUBLE
 
-    def _turn(self, ready: dict[Any, int]) -> float:
+    def _turn(self, ready: dict[object, int]) -> float:
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
             self._woken = False

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psutil
 
@@ -27,6 +27,9 @@ RUNS_A_CELL = 10.0
 """Seconds after its last sign of activity for which a cell counts as running."""
 ENDS_WITHIN = 15.0
 """Seconds a host process gets to end everything before it is killed."""
+
+ClusterDescription: TypeAlias = dict[str, Any]
+"""A cluster as a host process of any version of allranks described it: mostly the fields of `HostedCluster`."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _running(processes: Mapping[str, tuple[int, float]]) -> list[str]:
     return [name for name, (pid, since) in processes.items() if still_runs(pid, since)]
 
 
-def _hosted(told: Mapping[str, Any]) -> HostedCluster | None:
+def _hosted(told: ClusterDescription) -> HostedCluster | None:
     """The description; None if it lacks fields, since another version of allranks wrote it."""
     known = {each.name for each in fields(HostedCluster)}
     try:
@@ -110,7 +113,7 @@ def _hosted(told: Mapping[str, Any]) -> HostedCluster | None:
         return None
 
 
-def _read_all(also: Iterable[str | Path]) -> list[dict[str, Any]]:
+def _read_all(also: Iterable[str | Path]) -> list[ClusterDescription]:
     folders = {file.parent for place in _places() for file in Path(place).resolve().glob(f"allranks-*/{FILE}")}
     found = (_read(folder) for folder in sorted(folders | {Path(each).resolve() for each in also}))
     return [each for each in found if each is not None]
@@ -126,7 +129,7 @@ def _places() -> set[str]:
     return places
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+def _read(folder: Path) -> ClusterDescription | None:
     """Read the description in a folder; None if there is none, or it belongs to another user or machine.
 
     Other users may write to /tmp: their files, and copies or links, must not determine which processes are ended.

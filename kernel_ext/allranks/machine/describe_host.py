@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
     return {"python": ".".join(map(str, sys.version_info[:3]))} | {package: installed(package) for package in COMPARED}
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, object]:
     """The fields of ``allranks_backends.plan.Platform``; a backend missing in ``available`` is not ruled out."""
     mac = sys.platform == "darwin"
     return {

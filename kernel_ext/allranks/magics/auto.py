@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 STAYS_HERE = ("%distributed", "%%distributed", "%%rank", "%load_ext", "%reload_ext", "%unload_ext")
 LOCAL = "%%local"
 
 
-def switch(shell: Any, on: bool) -> None:
+def switch(shell: InteractiveShell, on: bool) -> None:
     """Send cells to the ranks from the next one on, or stop doing so."""
     transformers = shell.input_transformers_cleanup
     transformers[:] = [each for each in transformers if each is not to_ranks]

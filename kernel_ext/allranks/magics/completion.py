@@ -23,6 +23,8 @@ from .words import words
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
+    from IPython.core.interactiveshell import InteractiveShell
+
     from allranks.cluster.cluster import Cluster
 
 FOR_RANKS = ("%%distributed", "%%rank")
@@ -57,7 +59,7 @@ def install(shell: Any, cluster: Callable[[], Cluster | None], parsers: Mapping[
 
 
 def _words(
-    shell: Any, context: CompletionContext, world: Cluster | None, parsers: Mapping[str, ArgumentParser]
+    shell: InteractiveShell, context: CompletionContext, world: Cluster | None, parsers: Mapping[str, ArgumentParser]
 ) -> list[str] | None:
     """Completions of the word at the cursor after a magic of allranks; None elsewhere, and for files."""
     line = context.full_text.split("\n")[context.cursor_line][: context.cursor_position]
@@ -103,9 +105,9 @@ def remove(shell: Any) -> None:
 
 
 def _inspecting(
-    do_inspect: Callable[..., Any], shell: Any, cluster: Callable[[], Cluster | None]
-) -> Callable[..., Any]:
-    def inspect(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()) -> Any:
+    do_inspect: Callable[..., object], shell: InteractiveShell, cluster: Callable[[], Cluster | None]
+) -> Callable[..., object]:
+    def inspect(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: object = ()) -> object:
         world = cluster()
         if world is not None and _for_ranks(shell, code) is not None:
             name = token_at_cursor(code, cursor_pos)
@@ -117,7 +119,7 @@ def _inspecting(
     return inspect
 
 
-def _for_ranks(shell: Any, code: str) -> str | None:
+def _for_ranks(shell: InteractiveShell, code: str) -> str | None:
     """The cell's code if it is meant for the ranks; otherwise None."""
     text = code.lstrip()
     auto = auto_module.to_ranks in shell.input_transformers_cleanup and not text.startswith("%")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
@@ -31,6 +31,9 @@ from . import auto, completion
 from .parsers import cell_parser, line_parser, parse, values_of
 from .verbs import OF_IPYTHON, VERBS, Verbs, end
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 LOOKED_AT = 4 << 20
 """Most bytes of a pickled variable that are examined before advising to push it."""
 
@@ -39,7 +42,7 @@ LOOKED_AT = 4 << 20
 class DistributedMagics(Verbs, Magics):
     """The notebook's cluster and its magics."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.cluster: Cluster | None = None
         self.ended: Cluster | None = None
@@ -114,7 +117,7 @@ class DistributedMagics(Verbs, Magics):
         if options.name and options.after is None:
             raise UsageError("--name needs --after: it names a cell in the queue.")
         waits = not options.no_wait and options.after is None
-        given = {
+        given: dict[str, Any] = {
             **values_of(options, CellOptions),
             "ranks": ranks,
             "want_values": options.out is not None,
@@ -204,11 +207,11 @@ def unload(shell: Any) -> None:
     del shell.allranks_magics
 
 
-def _loaded(shell: Any) -> DistributedMagics | None:
+def _loaded(shell: object) -> DistributedMagics | None:
     return getattr(shell, "allranks_magics", None)
 
 
-def current(shell: Any) -> Cluster | None:
+def current(shell: object) -> Cluster | None:
     """The notebook's cluster; None if it has none."""
     magics = _loaded(shell)
     return magics.cluster if magics is not None else None

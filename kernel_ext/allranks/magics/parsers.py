@@ -85,7 +85,7 @@ class _LineParser(Parser):
         return "\n\n".join(parts) + "\n"
 
     @property
-    def _verbs(self) -> Any:
+    def _verbs(self) -> argparse._SubParsersAction[argparse.ArgumentParser]:
         return next(each for each in self._actions if isinstance(each, argparse._SubParsersAction))
 
 
@@ -288,7 +288,7 @@ def cell_parser(name: str) -> Parser:
     return parser
 
 
-def add_options(parser: Parser, declared: type, defaults: Mapping[str, Any]) -> None:
+def add_options(parser: Parser, declared: type, defaults: Mapping[str, object]) -> None:
     """Add the options of a class to the parser."""
     options = typed(declared)
     exclusive = parser.add_mutually_exclusive_group() if any(how.exclusive for _, how in options.values()) else parser

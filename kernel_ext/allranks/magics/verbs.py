@@ -138,7 +138,7 @@ class Verbs:
         """Whether `up` was run again with the same options (as in "Run All"), or asks for the cluster as it is now."""
         return self.up_with is not None and not self._other_than_up(cluster, asked)
 
-    def _other_than_up(self, cluster: Cluster, asked: UpOptions) -> dict[str, Any]:
+    def _other_than_up(self, cluster: Cluster, asked: UpOptions) -> dict[str, object]:
         """The current values of options that `asked` sets differently, both from the first `up` and from now."""
         now = _as_it_is_now(cluster)
         with_up = vars(asked if self.up_with is None else self.up_with)
@@ -547,7 +547,7 @@ def _say_not_loaded(options: argparse.Namespace) -> None:
         print(f"Not loaded, since these ranks have variables already. To load: %distributed load {quote(options.load)}")
 
 
-def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:
+def _as_it_is_now(cluster: Cluster) -> dict[str, object]:
     """The current values of the options of `up` that `resize`, `rewire` and `sync` change."""
     return {
         "n": cluster.size,
@@ -557,7 +557,7 @@ def _as_it_is_now(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _typed(name: str, value: Any) -> str:
+def _typed(name: str, value: object) -> str:
     """An option of `up` as it would be typed, without the values of environment variables, which may be secret."""
     option = flag(name, typed(UpOptions)[name][1])
     if value is None or isinstance(value, bool):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from allranks_backends.registry import BACKENDS
 
@@ -46,7 +45,7 @@ def words(
     before: Sequence[str],
     word: str,
     *,
-    user_ns: Mapping[str, Any],
+    user_ns: Mapping[str, object],
     ranks: Collection[int],
     on_ranks: Callable[[str], Sequence[str]],
     hosts: Callable[[], Sequence[str]],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 import msgspec
 
@@ -77,7 +77,7 @@ class Unreadable(ValueError):
     """The received options of a cell are invalid; the message says why."""
 
 
-def checked(given: Mapping[str, Any]) -> CellOptions:
+def checked(given: Mapping[str, object]) -> CellOptions:
     """Convert the options that a user has `given`. Raises UsageError for an invalid value."""
     try:
         options = msgspec.convert({name: _plain(value) for name, value in given.items()}, CellOptions, strict=False)
@@ -114,7 +114,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown option {name!r}. " + (f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}.")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Turn ranges and sets into sorted lists, and numbers and arrays of numpy and MLX into plain Python values."""
     if isinstance(value, (range, set, frozenset)):
         return sorted(value)

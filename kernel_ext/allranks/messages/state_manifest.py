@@ -9,10 +9,12 @@ import hashlib
 import re
 import zlib
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
+
+from .wire import Buffer
 
 MANIFEST = "manifest.json"
 FORMAT = "allranks"
@@ -46,7 +48,7 @@ def pickle_file(rank: int) -> str:
     return f"rank-{rank}.pickle"
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts: Buffer) -> str:
     """The 128-bit BLAKE2b digest of bytes; equal digests mean equal bytes."""
     made = hashlib.blake2b(digest_size=16)
     for part in parts:
@@ -54,7 +56,7 @@ def digest(*parts: Any) -> str:
     return made.hexdigest()
 
 
-def checksum(*parts: Any) -> int:
+def checksum(*parts: Buffer) -> int:
     """The CRC-32 of bytes, to detect a damaged file; it takes a quarter of the time of `digest`."""
     made = 0
     for part in parts:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec import Struct
 
 
 @dataclass(frozen=True)
 class TransferSteps:
     """The message types that one end sends (`transfer_events` or `transfer_requests`)."""
 
-    announced: Callable[[int, bytes, list[int]], Any]
-    part: Callable[[int], Any]
-    taken: Callable[[int], Any]
-    refused: Callable[[int], Any]
-    dropped: Callable[[int], Any]
+    announced: Callable[[int, bytes, list[int]], Struct]
+    part: Callable[[int], Struct]
+    taken: Callable[[int], Struct]
+    refused: Callable[[int], Struct]
+    dropped: Callable[[int], Struct]

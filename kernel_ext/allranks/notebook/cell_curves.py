@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
@@ -92,7 +92,7 @@ class CellCurves:
         while len(self._reached) > 2 and abs(self._reached[-1][0] - self._reached[1][0]) > RATE_OVER:
             self._reached.popleft()
 
-    def due(self, *, ended: bool = False) -> dict[str, Any] | None:
+    def due(self, *, ended: bool = False) -> dict[str, object] | None:
         """Return a bundle with the picture and a line of text; None if nothing is to be drawn now."""
         began = time.monotonic()
         if len(self._steps) < FEWEST_STEPS or not (ended or (self._changed and began >= self._next)):

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from allranks.head.state.widget_comms import Tell
 from allranks.lifeline.outbox import EVERY, CommMessage, pack, unpack
@@ -30,7 +30,7 @@ SLOWEST = 2.0
 """Maximum time, in seconds, between two states of a widget, however many widgets there are."""
 
 
-def page_has_widgets(shell: Any) -> bool:
+def page_has_widgets(shell: object) -> bool:
     """Whether the running cell came from a page that can show widgets.
 
     JupyterLab sends the cell's id (``cellId``); nbclient, papermill and consoles do not.
@@ -119,5 +119,5 @@ class ProxiedComms:
 
 
 def _in_kernel() -> bool:
-    base: Any = sys.modules.get("ipykernel.kernelbase")
+    base = sys.modules.get("ipykernel.kernelbase")
     return base is not None and bool(base.Kernel.initialized())

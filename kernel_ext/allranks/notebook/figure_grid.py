@@ -6,7 +6,6 @@ import base64
 import html
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from allranks_backends.plan import rank_label
 
@@ -24,7 +23,7 @@ def is_figure(block: Block) -> bool:
     """Whether the block is an image without any other representation except text."""
     if block.kind not in ("display", "result") or block.content.get("display_id") is not None:
         return False
-    data: Mapping[str, Any] = block.content["data"]
+    data: Mapping[str, object] = block.content["data"]
     return _mime(data) is not None and data.keys() <= {*IMAGES, "text/plain"}
 
 
@@ -56,7 +55,7 @@ class Figures(Display):
         self.bundle = {"data": {"text/html": f'<div style="{GRID}">{figures}</div>', "text/plain": text}}
 
 
-def _mime(data: Mapping[str, Any]) -> str | None:
+def _mime(data: Mapping[str, object]) -> str | None:
     """The MIME type of the image to show; None if there is none."""
     return next((each for each in IMAGES if isinstance(data.get(each), str)), None)
 
@@ -66,7 +65,7 @@ def _words(block: Block) -> str:
 
 
 def _figure(block: Block) -> str:
-    data: Mapping[str, Any] = block.content["data"]
+    data: Mapping[str, str] = block.content["data"]
     mime = _mime(data)
     assert mime is not None, "see is_figure"
     content = data[mime]
@@ -79,7 +78,7 @@ def _figure(block: Block) -> str:
     return f'<figure style="margin:0;min-width:0">{title}{image}</figure>'
 
 
-def _size(metadata: Any) -> str:
+def _size(metadata: object) -> str:
     """Width and height as attributes, if they are pixels or percentages; IPython accepts any value."""
     given = metadata if isinstance(metadata, Mapping) else {}
     sizes = {name: str(given[name]) for name in ("width", "height") if name in given}

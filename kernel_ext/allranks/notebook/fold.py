@@ -111,7 +111,7 @@ class Fold:
         self._common: set[Item] = set()
         """Items in sight of at least two of the queues that were compared last."""
 
-    def feed(self, rank: int, items: Iterable[Sequence[Any]], now: float) -> None:
+    def feed(self, rank: int, items: Iterable[Sequence[object]], now: float) -> None:
         """Add items of ``rank``, as `messages.events.unpacked` makes them, after its earlier items."""
         self._queues[rank].feed(items, now)
 

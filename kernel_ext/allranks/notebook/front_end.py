@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .comm_proxies import page_has_widgets
 from .keyboard import can_ask
 from .show import Show
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 
 def shown_in(
-    shell: Any, ranks: Sequence[int], has_widget: Callable[[str], bool], *, wait: bool = True
-) -> dict[str, Any]:
+    shell: InteractiveShell, ranks: Sequence[int], has_widget: Callable[[str], bool], *, wait: bool = True
+) -> dict[str, object]:
     """Return the options (see `LocalOptions`) with which a cell is shown below the running cell of `shell`.
 
     `wait`: the running cell waits for that cell, so that the user can be asked for debugger commands.

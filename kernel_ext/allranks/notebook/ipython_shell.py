@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 
-def running_shell() -> Any:
+def running_shell() -> InteractiveShell | None:
     """The shell of this notebook or terminal; None in a script."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from allranks.head.state.monitor import Monitor
 
@@ -15,7 +14,7 @@ Read = Callable[[str], str]
 """A function like ``input``, which in a kernel asks the notebook."""
 
 
-def can_ask(shell: Any) -> bool:
+def can_ask(shell: object) -> bool:
     """Whether the user can type: in a kernel, if the front end allows it (papermill does not), else in a terminal."""
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import threading
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from IPython.core.getipython import get_ipython
@@ -140,7 +139,7 @@ def _post(url: str, text: str) -> str:
     class NoRedirect(urllib.request.HTTPRedirectHandler):
         """Refuses redirects, since urllib's redirected request would have no text."""
 
-        def redirect_request(self, *_: Any, **__: Any) -> None:
+        def redirect_request(self, *_: object, **__: object) -> None:
             return None
 
     host = urlsplit(url).hostname or ""

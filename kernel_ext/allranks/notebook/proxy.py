@@ -26,7 +26,7 @@ class WidgetProxy:
         self._message = message
         self._lock = threading.Lock()  # the page and the rank may send state at the same time
         self._on_message: Callable[[CommMessage], None] | None = on_message
-        self._comm: Any = create_comm(
+        self._comm = create_comm(
             target_name=TARGET,
             comm_id=message.comm,
             data=message.data,
@@ -61,7 +61,7 @@ class WidgetProxy:
         if self._on_message is not None:
             self._on_message(sent)
 
-    def _closed_by_page(self, message: Mapping[str, Any]) -> None:
+    def _closed_by_page(self, message: Mapping[str, object]) -> None:
         ipywidgets._instances.pop(self.model_id, None)
         self._receive(message, "comm_close")
 
@@ -71,12 +71,12 @@ class WidgetProxy:
                 self._message = merged(self._message, message)
 
     @property
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, object]:
         return self._message.data.get("state") or {}
 
     # The interface of a widget that ipywidgets uses.
 
-    def get_state(self, key: object = None, drop_defaults: bool = False) -> dict[str, Any]:
+    def get_state(self, key: object = None, drop_defaults: bool = False) -> dict[str, object]:
         message = self._message
         state = copy.deepcopy(self._state)
         ipywidgets._put_buffers(state, message.data.get("buffer_paths", ()), message.buffers)

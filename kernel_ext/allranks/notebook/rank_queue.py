@@ -21,7 +21,7 @@ class Rich:
 
     def __init__(self, kind: BlockKind, content: Any) -> None:
         self.kind, self.content = kind, content
-        same: Any = content
+        same: object = content
         if kind in ("display", "update", "result"):
             same = [content.get("data"), content.get("metadata"), content.get("display_id") is not None]
         self.key = kind + json.dumps(same, sort_keys=True, default=repr)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from IPython.display import clear_output
 
@@ -20,7 +20,7 @@ from .figure_grid import Figures, is_figure
 from .fold import Block
 from .live import LiveArea
 from .page_room import PageRoom
-from .writer import Display, Writer, is_plain, settled
+from .writer import Display, MimeBundle, Writer, is_plain, settled
 
 DISPLAYS_KEPT = 4096
 """Limit, over all cells, for the displays that an update can still find."""
@@ -90,7 +90,7 @@ class Show:
             logging.getLogger("allranks").exception("the curves of a cell could not be drawn")
             self._curves = CellCurves()
 
-    def _show_picture(self, bundle: Mapping[str, Any]) -> None:
+    def _show_picture(self, bundle: MimeBundle) -> None:
         if self._picture is None:
             self._picture = Display((), {}, bundle, owner=self)
             self._model.append(self._picture)
@@ -159,7 +159,7 @@ class Show:
             return True
         return False
 
-    def _add_display(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
+    def _add_display(self, ranks: tuple[int, ...], bundle: MimeBundle) -> None:
         new = Display(ranks, _ids(ranks, bundle), bundle, owner=self)
         self._model.append(new)
         self._register(new)
@@ -204,7 +204,7 @@ class Show:
                 del self._displays[rank, shown.ids[rank]]
         shown.leave(ranks)
 
-    def _update(self, ranks: tuple[int, ...], bundle: Mapping[str, Any]) -> None:
+    def _update(self, ranks: tuple[int, ...], bundle: MimeBundle) -> None:
         """Update the displays with the ranks' ids; show a new display for ranks for which that is not possible."""
         ids = _ids(ranks, bundle)
         named: dict[Display | None, list[int]] = {}
@@ -311,6 +311,6 @@ def _is_line(shown: Block | Display) -> bool:
     return isinstance(shown, Block) and shown.kind == "text" and shown.is_printed
 
 
-def _ids(ranks: Iterable[int], bundle: Mapping[str, Any]) -> dict[int, str]:
+def _ids(ranks: Iterable[int], bundle: MimeBundle) -> dict[int, str]:
     ids: Mapping[int, str] = bundle.get("ids") or {}
     return {rank: ids[rank] if rank in ids else str(bundle["display_id"]) for rank in ranks}

@@ -6,14 +6,16 @@ lost, or while the world is re-formed.
 
 from __future__ import annotations
 
-import queue
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from allranks.head.state.cell_updates import CellUpdates
 
 PATIENCE = 5.0
 """Seconds after which a new stop is no longer put off."""
@@ -37,9 +39,9 @@ class Stop:
         """Sends the signal repeatedly until it arrives in a wait, or until `noted` ends."""
         self.pressed = False
         self._deaf_since: float | None = None
-        self._wake: queue.SimpleQueue[Any] | None = None
+        self._wake: CellUpdates | None = None
 
-    def press(self, wake: queue.SimpleQueue[Any]) -> None:
+    def press(self, wake: CellUpdates) -> None:
         """Act as if the user had pressed stop, and put None into `wake`."""
         self.pressed = True
         wake.put(None)
@@ -51,7 +53,7 @@ class Stop:
             raise KeyboardInterrupt
 
     @contextmanager
-    def noted(self, wake: queue.SimpleQueue[Any] | None = None) -> Iterator[None]:
+    def noted(self, wake: CellUpdates | None = None) -> Iterator[None]:
         """Within the context, only note SIGINT, and put None into `wake`; no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield

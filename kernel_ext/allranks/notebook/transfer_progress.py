@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from allranks_widgets import human_bytes
 
@@ -14,6 +14,8 @@ from .ipython_shell import running_shell
 if TYPE_CHECKING:
     from allranks.notebook.live import LiveArea
 
+Value = TypeVar("Value")
+
 SHOW_AFTER = 1.0
 """Seconds of waiting before progress is shown."""
 SHOW_EVERY = 0.2
@@ -21,7 +23,7 @@ SHOW_EVERY = 0.2
 
 
 def wait_for_values(
-    answers: Mapping[int, Future[Any]], moved: Callable[[int], tuple[int, int]], go_on: Callable[[], object]
+    answers: Mapping[int, Future[Value]], moved: Callable[[int], tuple[int, int]], go_on: Callable[[], object]
 ) -> None:
     """Wait until all ranks have answered, and show their progress in a notebook.
 

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
@@ -25,7 +25,7 @@ EVERY = 0.1
 KEEP_ITEMS = 50_000
 """Limit for output items that wait to be drawn; if drawing falls behind, the oldest are dropped."""
 
-Item = dict[str, Any]
+Item = dict[str, object]
 
 
 class Screen(Protocol):
@@ -220,11 +220,11 @@ class Tee:
         if (result := self.result()) is not None:
             self._tell("end", ok=result.ok, seconds=round(result.seconds, 3))
 
-    def _tell(self, kind: str, **content: Any) -> None:
+    def _tell(self, kind: str, **content: object) -> None:
         self._watch.put({"cell": self._number, "kind": kind, **content})
 
 
-def _content(block: Block) -> dict[str, Any]:
+def _content(block: Block) -> dict[str, object]:
     from .writer import as_text, settled, showable  # imports IPython, which a script without pictures does not need
 
     content = block.content

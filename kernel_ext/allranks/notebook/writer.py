@@ -7,7 +7,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from IPython.display import display, update_display
 
@@ -17,6 +17,9 @@ from allranks_widgets.status import human_bytes
 
 from .fold import Block
 from .terminal import clean, closed_lines
+
+MimeBundle: TypeAlias = Mapping[str, Any]
+"""Output that IPython displays: ``data`` by MIME type, ``metadata``, ``display_id``; see `Block.content`."""
 
 BAR = "\u2502"
 PROGRESS = re.compile(r"\b\d{1,3}%\|[^|]*\|")
@@ -42,9 +45,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 class Display:
     """A display with an id: the one kind of output that can change after it was shown."""
 
-    def __init__(
-        self, ranks: tuple[int, ...], ids: Mapping[int, str], bundle: Mapping[str, Any], owner: object
-    ) -> None:
+    def __init__(self, ranks: tuple[int, ...], ids: Mapping[int, str], bundle: MimeBundle, owner: object) -> None:
         self.ranks = ranks
         self.ids = ids
         """The id that each rank uses."""
@@ -136,7 +137,7 @@ class Writer:
         metadata = bundle.get("metadata") or {}
         display(self._data(item), metadata=metadata, raw=True, display_id=name)  # type: ignore[no-untyped-call]
 
-    def _data(self, item: Block | Display) -> dict[str, Any]:
+    def _data(self, item: Block | Display) -> dict[str, object]:
         """The data to show. Plain text includes its label, so that it stays aligned when it is updated."""
         bundle = item.content if isinstance(item, Block) else item.bundle
         data = showable(bundle["data"])
@@ -169,12 +170,12 @@ class Writer:
         return self._prefixes[ranks]
 
 
-def is_plain(bundle: Mapping[str, Any]) -> bool:
+def is_plain(bundle: MimeBundle) -> bool:
     """Whether ``bundle`` has only text to show."""
     return showable(bundle["data"]).keys() == {"text/plain"}
 
 
-def settled(bundle: Mapping[str, Any], has_widget: Callable[[str], bool]) -> Mapping[str, Any]:
+def settled(bundle: MimeBundle, has_widget: Callable[[str], bool]) -> MimeBundle:
     """Return ``bundle`` with a widget's view only if the page has its model; text stays, since notebooks save it."""
     data = dict(bundle["data"])
     view = data.get(WIDGET_VIEW)
@@ -187,7 +188,7 @@ def settled(bundle: Mapping[str, Any], has_widget: Callable[[str], bool]) -> Map
     return {**bundle, "data": data}
 
 
-def showable(data: Mapping[str, Any]) -> dict[str, Any]:
+def showable(data: Mapping[str, object]) -> dict[str, Any]:
     """Return ``data`` with its text made safe."""
     kept = dict(data)
     if "text/plain" in kept:

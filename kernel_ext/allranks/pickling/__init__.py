@@ -2,5 +2,5 @@
 
 Runs in: the notebook's kernel, and a rank's process.
 Called by: ``cluster``, ``head`` and ``rank``.
-May call: nothing of allranks.
+May call: nothing of allranks; it uses the types of ``messages``.
 """

@@ -18,7 +18,7 @@ from typing import Any
 
 from .reducers import Reduced
 
-_VIEWED: Sequence[dict[Any, Any]] = ({}, OrderedDict())
+_VIEWED: Sequence[dict[object, object]] = ({}, OrderedDict())
 _DICT_VIEWS = {type(getattr(of, name)()): name for of in _VIEWED for name in ("keys", "values", "items")}
 
 
@@ -42,7 +42,7 @@ def reduced(obj: Any) -> Reduced | None:
     return _reduced_numpy(numpy, obj) if numpy is not None and kind in (numpy.ndarray, numpy.memmap) else None
 
 
-def _view_of_dict(of: Any, name: str) -> Any:
+def _view_of_dict(of: object, name: str) -> object:
     return getattr(of, name)()
 
 
@@ -55,7 +55,7 @@ def _reduced_memoryview(view: memoryview) -> Reduced:
     return memoryview, (view.obj,)
 
 
-def _reduced_numpy(numpy: Any, array: Any) -> Reduced | None:
+def _reduced_numpy(numpy: types.ModuleType, array: Any) -> Reduced | None:
     base = array.base
     if isinstance(base, mmap.mmap) and type(array) is numpy.memmap:
         if array.filename is None or array.mode == "c":
@@ -71,15 +71,15 @@ def _reduced_numpy(numpy: Any, array: Any) -> Reduced | None:
     return _view_of_array, (base, type(array), *layout)
 
 
-def _mapped_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...], order: Any) -> Any:
+def _mapped_again(filename: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...], order: Any) -> object:
     import numpy
 
     return numpy.memmap(filename, dtype, mode, offset, shape, order)
 
 
 def _view_of_array(
-    base: Any, kind: Any, dtype: Any, shape: Any, strides: tuple[int, ...], offset: int, writeable: bool
-) -> Any:
+    base: Any, kind: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, writeable: bool
+) -> object:
     import numpy
 
     buffer = base if base.flags.c_contiguous else base.T

@@ -17,15 +17,22 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from . import checkpoint_reducers
 from .cell_lines import CellLines, file_for, lines_of
-from .reducers import ClosureCell, keep_slots, reduced
+from .reducers import ClosureCell, Reduced, keep_slots, reduced
 
-Stored = Callable[[Any], str | None]
+if TYPE_CHECKING:
+    from mlx.core import array as Array
+    from mlx.core.distributed import Group
+
+    from allranks.messages.value_types import Namespace
+    from allranks.messages.wire import Buffer
+
+Stored = Callable[[object], str | None]
 """Returns the key of an object that is stored elsewhere, None for other objects."""
 
 
@@ -36,7 +43,7 @@ class NotPicklable(ValueError):
     """The cause, in a few words."""
 
 
-def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
+def pack(value: object, *, for_rank: bool = False) -> list[Buffer]:
     """Turn a value into buffers that `unpack` restores.
 
     With `for_rank`, the world's Group in the value becomes the receiving rank's own, and the user's functions look up
@@ -47,7 +54,7 @@ def pack(value: Any, *, for_rank: bool = False) -> list[Any]:
     return _packed(lambda _: [value], for_rank)
 
 
-def unpack(buffers: Sequence[Any], *, take: bool = False) -> Any:
+def unpack(buffers: Sequence[Buffer], *, take: bool = False) -> Any:
     """Restore a value from the buffers of `pack`. Copies numpy arrays out of the message, to make them writable.
 
     With `take`, an array that arrived in its own ``bytearray``, as large arrays do, uses that memory without a copy.
@@ -57,7 +64,7 @@ def unpack(buffers: Sequence[Any], *, take: bool = False) -> Any:
     return pickle.loads(stream, buffers=_writable(rest, take))
 
 
-def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]:
+def pack_call(value: object, without: Container[str]) -> tuple[list[Buffer], set[str]]:
     """Like `pack` for a rank, with the code that functions in the value use from this namespace, for `unpack_call`.
 
     Code means functions, classes and modules, and the code that these use in turn. Left out are data, names in
@@ -65,7 +72,7 @@ def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]
     """
     files: set[str] = set()
 
-    def each(pickler: _Pickler) -> Iterator[Any]:
+    def each(pickler: _Pickler) -> Iterator[object]:
         yield value
         left, seen = pickler.left, set[str]()
         while new := [name for name in left if name not in seen]:
@@ -78,7 +85,7 @@ def pack_call(value: Any, without: Container[str]) -> tuple[list[Any], set[str]]
     return _packed(each, for_rank=True), files
 
 
-def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+def unpack_call(buffers: Sequence[Buffer]) -> tuple[Any, Namespace]:
     """Return the value of `pack_call` and the code that it uses, by name. The buffers can be unpacked only once."""
     stream, *rest = buffers
     unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=_writable(rest, take=True))
@@ -91,7 +98,7 @@ def unpack_call(buffers: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         names[name] = code
 
 
-def can_travel(value: Any, *, for_rank: bool = True, look_at: float = math.inf) -> bool:
+def can_travel(value: object, *, for_rank: bool = True, look_at: float = math.inf) -> bool:
     """Whether `pack` could pack the value, judged by its first `look_at` bytes; evaluates no MLX array."""
     try:
         _packed(lambda _: [value], for_rank, dry=True, most=look_at)
@@ -116,7 +123,7 @@ class _Stream(io.BytesIO):
         return super().write(data)
 
 
-def pack_names(variables: Mapping[str, Any], stored: Stored | None = None) -> list[Any]:
+def pack_names(variables: Mapping[str, object], stored: Stored | None = None) -> list[Buffer]:
     """Like `pack` for a rank, for `unpack_names` to restore one by one; objects that variables share stay shared.
 
     Modules come first and callables second, since methods that restore objects look up names, too. Objects that are
@@ -126,7 +133,7 @@ def pack_names(variables: Mapping[str, Any], stored: Stored | None = None) -> li
     return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True, to_keep=True, stored=stored)
 
 
-def pack_to_compare(value: Any, stored: Stored) -> list[Any]:
+def pack_to_compare(value: object, stored: Stored) -> list[Buffer]:
     """Return buffers to compare values of two processes, without the objects that are `stored` elsewhere.
 
     Equal buffers mean equal values. Equal values may still have different buffers, since the order of a set differs
@@ -135,11 +142,11 @@ def pack_to_compare(value: Any, stored: Stored) -> list[Any]:
     return _packed(lambda _: [value], for_rank=True, to_keep=True, stored=stored, to_compare=True)
 
 
-def arrays_to_pack(value: Any) -> list[Any]:
+def arrays_to_pack(value: object) -> list[Array]:
     """The MLX arrays that `pack_names` would pack for the value. Evaluates none. Raises NotPicklable."""
-    arrays = list[Any]()
+    arrays: list[Array] = []
 
-    def each(pickler: _Pickler) -> Iterator[Any]:
+    def each(pickler: _Pickler) -> Iterator[object]:
         pickler.arrays = arrays
         yield value
 
@@ -147,13 +154,13 @@ def arrays_to_pack(value: Any) -> list[Any]:
     return arrays
 
 
-def unpack_names(unpickler: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+def unpack_names(unpickler: pickle.Unpickler | pickle._Unpickler) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield each name of `pack_names` with the function that loads its value; call it before taking the next name."""
     for name in unpickler.load():
         yield name, unpickler.load
 
 
-def python_function(value: Any) -> types.FunctionType | None:
+def python_function(value: object) -> types.FunctionType | None:
     """The function written in Python that a call of `value` finally runs, or None."""
     while not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
         if isinstance(value, functools.partial):
@@ -169,7 +176,7 @@ def python_function(value: Any) -> types.FunctionType | None:
     return value
 
 
-def is_code(value: Any) -> bool:
+def is_code(value: object) -> bool:
     """Whether the value is a module, function or class, as opposed to data."""
     return isinstance(value, types.ModuleType) or (callable(value) and hasattr(value, "__qualname__"))
 
@@ -184,36 +191,36 @@ def global_names(code: types.CodeType, operations: Collection[str] = ("LOAD_GLOB
             yield from global_names(inner, operations)
 
 
-def _writable(buffers: Sequence[Any], take: bool) -> list[bytearray]:
+def _writable(buffers: Sequence[Buffer], take: bool) -> list[bytearray]:
     return [each if take and isinstance(each, bytearray) else bytearray(each) for each in buffers]
 
 
-def _called(value: Any) -> Any:
+def _called(value: object) -> object:
     """The method that a call of `value` runs: ``__init__`` of a class, ``__call__`` of an object."""
     made = isinstance(value, type)
     return inspect.getattr_static(value if made else type(value), "__init__" if made else "__call__", None)
 
 
-def _turn(value: Any) -> int:
+def _turn(value: object) -> int:
     return 0 if isinstance(value, types.ModuleType) else 1 if callable(value) else 2
 
 
 def _packed(
-    each: Callable[[_Pickler], Iterable[Any]],
+    each: Callable[[_Pickler], Iterable[object]],
     for_rank: bool,
     to_keep: bool = False,
     dry: bool = False,
     most: float = math.inf,
     stored: Stored | None = None,
     to_compare: bool = False,
-) -> list[Any]:
+) -> list[Buffer]:
     """Return one stream of several pickles, which share common objects, followed by the out-of-band buffers.
 
     `each` yields the values; it is called with the pickler, which knows the names that the functions packed so far
     use. `to_keep`: see `checkpoint_reducers`. `dry` leaves out the content of arrays. Raises NotPicklable, and
     _LargeEnough beyond `most` bytes.
     """
-    buffers: list[Any] = []
+    buffers: list[Buffer] = []
     stream = _Stream()
     stream.most = most
     value = None
@@ -245,17 +252,17 @@ class _Pickler(cloudpickle.Pickler):
     for_rank = to_keep = dry = to_compare = False
     stored: Stored | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
-        self.arrays: list[Any] = []
+        self.arrays: list[Array] = []
         """The MLX arrays packed so far."""
-        self.left: dict[str, Any] = {}
+        self.left: Namespace = {}
         """The objects that functions use from the user's namespace, by name; they were left out of the pickle."""
         self.files: set[str] = set()
         """The files in which these functions are defined."""
         self._cells: dict[int, tuple[types.CellType, ClosureCell]] = {}
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: Any) -> object:
         mx = sys.modules.get("mlx.core")
         if mx is not None:
             if type(obj) is mx.array:
@@ -298,7 +305,7 @@ class _Pickler(cloudpickle.Pickler):
                 return (cloudpickled[0], (*args, None, extra), *cloudpickled[2:])
         return cloudpickled
 
-    def _function_getnewargs(self, function: types.FunctionType) -> tuple[Any, ...]:
+    def _function_getnewargs(self, function: types.FunctionType) -> tuple[object, ...]:
         """Use one closure cell for all functions that share it: cloudpickle (3.1) gives each function its own."""
         *others, closure = super()._function_getnewargs(function)
         cells = function.__closure__ or ()
@@ -309,22 +316,22 @@ class _Pickler(cloudpickle.Pickler):
 class _PicklerBesideStored(_Pickler):
     """Leaves out stored objects. A class of its own, since a `persistent_id` method slows down all pickling."""
 
-    def persistent_id(self, obj: Any) -> str | None:
+    def persistent_id(self, obj: object) -> str | None:
         return self.stored(obj) if self.stored is not None else None
 
 
 class _Namespace:
     """Stands for the user's namespace: unpickled, it is the namespace of the receiving process."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Reduced:
         return _namespace, ()
 
 
-def _namespace() -> dict[str, Any]:
+def _namespace() -> Namespace:
     return sys.modules["__main__"].__dict__
 
 
-def _leave_globals(reduced: Any) -> dict[str, Any]:
+def _leave_globals(reduced: object) -> Namespace:
     """Remove the global names that a function uses from its pickle by cloudpickle (3.1), and return them.
 
     They are sent separately, except names that begin with an underscore, which stay in the pickle.
@@ -352,23 +359,23 @@ def _sent_by_value(module: str | None) -> bool:
     return any(module == name or (module or "").startswith(f"{name}.") for name in registered)
 
 
-def _own_group() -> Any:
+def _own_group() -> Group:
     import mlx.core as mx
 
     return mx.distributed.init()  # MLX returns the group that this process has joined
 
 
-def _dtype_name(dtype: Any) -> str:
+def _dtype_name(dtype: object) -> str:
     return str(dtype).removeprefix("mlx.core.")
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: str) -> object:
     import mlx.core as mx
 
     return getattr(mx, "bool_" if name == "bool" else name)
 
 
-def array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
+def array_parts(array: Array) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
     """The dtype, the shape and the bytes of an MLX array, which is evaluated."""
     import mlx.core as mx
     import numpy as np
@@ -379,7 +386,7 @@ def array_parts(array: Any) -> tuple[str, tuple[int, ...], pickle.PickleBuffer]:
     return name, tuple(array.shape), pickle.PickleBuffer(np.ascontiguousarray(np.array(plain, copy=False)).data)
 
 
-def array_from_buffer(name: str, shape: Sequence[int], buffer: Any) -> Any:
+def array_from_buffer(name: str, shape: Sequence[int], buffer: Buffer) -> Array:
     """Restore the MLX array from its `array_parts`."""
     import mlx.core as mx
     import numpy as np

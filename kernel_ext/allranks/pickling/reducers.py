@@ -47,7 +47,7 @@ def reduced(obj: Any) -> Reduced | None:
     return _reduced_function_of_mlx(mx, obj) if type(obj).__name__ == "nb_func" else None
 
 
-def _reduced_function_of_mlx(mx: Any, function: Any) -> Reduced | None:
+def _reduced_function_of_mlx(mx: types.ModuleType, function: Any) -> Reduced | None:
     """Reduce one of MLX's functions, such as ``mx.add``, to its name, since it cannot be pickled (0.32.4)."""
     name = f"{function.__module__}.{function.__qualname__}".removeprefix("mlx.core.")
     try:
@@ -56,7 +56,7 @@ def _reduced_function_of_mlx(mx: Any, function: Any) -> Reduced | None:
         return None
 
 
-def from_mlx(name: str, args: tuple[Any, ...] | None = None, kwargs: Mapping[str, Any] | None = None) -> Any:
+def from_mlx(name: str, args: tuple[object, ...] | None = None, kwargs: Mapping[str, object] | None = None) -> Any:
     """The attribute of ``mlx.core`` with this name; if `args` are given, the result of calling it."""
     import mlx.core as mx
 
@@ -64,7 +64,7 @@ def from_mlx(name: str, args: tuple[Any, ...] | None = None, kwargs: Mapping[str
     return found if args is None else found(*args, **(kwargs or {}))
 
 
-def _reduced_cached(function: Any) -> Reduced | None:
+def _reduced_cached(function: functools._lru_cache_wrapper[object]) -> Reduced | None:
     """Reduce a function under ``functools.lru_cache``, which pickle sends as a name that the other process may lack.
 
     A function that was defined in a cell or in another function is created again, with an empty cache.
@@ -75,7 +75,7 @@ def _reduced_cached(function: Any) -> Reduced | None:
     return _cached_again, (function.__wrapped__, *function.cache_parameters().values()), own or None
 
 
-def _importable(function: Any) -> bool:
+def _importable(function: object) -> bool:
     module = getattr(function, "__module__", None)
     found = sys.modules.get(module or "")
     for part in getattr(function, "__qualname__", "").split("."):
@@ -83,7 +83,7 @@ def _importable(function: Any) -> bool:
     return module != "__main__" and found is function
 
 
-def _cached_again(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+def _cached_again(function: Callable[..., object], maxsize: int | None, typed: bool) -> object:
     return functools.lru_cache(maxsize, typed)(function)
 
 
@@ -109,7 +109,7 @@ def _reduced_exception(error: BaseException) -> Reduced | None:
     return _exception_again, (cls, again[1]), state or None
 
 
-def _exception_again(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+def _exception_again(cls: type[BaseException], args: tuple[object, ...]) -> BaseException:
     if not isinstance(cls.__init__, types.FunctionType):
         return cls(*args)
     builtin: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
@@ -118,13 +118,13 @@ def _exception_again(cls: type[BaseException], args: tuple[Any, ...]) -> BaseExc
     return error
 
 
-def _random_state() -> Any:
+def _random_state() -> object:
     import mlx.core as mx
 
     return mx.random.state
 
 
-def _reduced_cached_property(found: Any) -> Reduced:
+def _reduced_cached_property(found: functools.cached_property[object]) -> Reduced:
     """Reduce a ``functools.cached_property``, which holds a lock before Python 3.12."""
     return type(found), (found.func,), {"attrname": found.attrname, "__doc__": found.__doc__}
 
@@ -141,7 +141,7 @@ def keep_slots(reduced: Reduced, cls: type) -> None:
 class ClosureCell:
     """Stands for a closure cell; unpickling fills it when it fills the functions that share it."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Reduced:
         return _empty_cell, ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from allranks.arguments import HERE
 from allranks.lifeline.open_questions import RequestFailed
@@ -28,7 +28,7 @@ TOLD_WITHIN = 10.0
 class Recording:
     """The recording of one cell: call `begin` before the cell is sent, and `finish` when it is over."""
 
-    def __init__(self, monitor: Monitor, lifeline: Lifeline, ranks: Sequence[int], about: Mapping[str, Any]) -> None:
+    def __init__(self, monitor: Monitor, lifeline: Lifeline, ranks: Sequence[int], about: Mapping[str, object]) -> None:
         self._monitor, self._lifeline, self._ranks, self._about = monitor, lifeline, tuple(ranks), about
         self._pings: list[Ping] = []
         self._at = 0.0

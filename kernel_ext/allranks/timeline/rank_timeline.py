@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 from allranks.messages.requests import CellTrace
 from allranks_backends.views import Collective
 
 from .clocks import Meeting
+
+Moment = TypeVar("Moment", float, float | None)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def meetings(told: Mapping[int, CellTrace], hosts: Mapping[int, str]) -> list[Me
 def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float], float], zero: float) -> RankTimeline:
     """Make a rank's timeline from its trace; `common` converts times to the common axis, which begins at `zero`."""
 
-    def at(moment: float | None) -> Any:
+    def at(moment: Moment) -> Moment:
         return None if moment is None else common(moment) - zero
 
     over = at(told.ended)

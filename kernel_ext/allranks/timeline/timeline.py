@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allranks.errors import UsageError
 
 from .bandwidth import bandwidths
 from .cell_timeline import CellTimeline
 
+if TYPE_CHECKING:
+    import pandas
+
 
 @dataclass(frozen=True)
 class Timeline(CellTimeline):
     """A cell's collectives, waits and marks on every rank: a picture, `frame` for pandas, `save` for Perfetto."""
 
-    def frame(self) -> Any:
+    def frame(self) -> pandas.DataFrame:
         """A pandas DataFrame with a row for each event: times in seconds since the cell began, algbw in GB/s.
 
         Raises UsageError without pandas.
@@ -55,8 +58,8 @@ _COLUMNS = (
 )
 
 
-def _rows(timeline: CellTimeline) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _rows(timeline: CellTimeline) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
     for each in timeline.ranks:
         where = {"rank": each.rank, "host": each.host}
         rows.append({**where, "kind": "cell", "name": f"In[{timeline.count}]"} | _span(each.began, each.ended))

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from allranks.errors import UsageError
 
@@ -21,7 +20,7 @@ from .bandwidth import bandwidths
 from .cell_timeline import CellTimeline
 from .rank_timeline import RankTimeline, TimelineCall
 
-Event = dict[str, Any]
+Event = dict[str, object]
 WORTH_SHOWING = 10e-6
 """Seconds that the computation of a collective's input must take to be shown."""
 
@@ -35,7 +34,7 @@ def write(timeline: CellTimeline, path: str | Path) -> None:
         raise UsageError(f"{path}: {error.strerror or error}.") from None
 
 
-def document(timeline: CellTimeline) -> dict[str, Any]:
+def document(timeline: CellTimeline) -> dict[str, object]:
     """The content of the file."""
     clocks = timeline.clocks
     about = {
@@ -149,7 +148,7 @@ def _joined(call: TimelineCall, came: float) -> float:
     return start + min(1e-6, (ended - start) / 2)
 
 
-def _slice(name: str, kind: str, pid: int, tid: int, began: float, ended: float, **args: Any) -> Event:
+def _slice(name: str, kind: str, pid: int, tid: int, began: float, ended: float, **args: object) -> Event:
     # Whole nanoseconds, so that rounding does not make an inner slice end after its outer one.
     start = _nanoseconds(began)
     duration = max(0, _nanoseconds(ended) - start)
@@ -157,12 +156,12 @@ def _slice(name: str, kind: str, pid: int, tid: int, began: float, ended: float,
     return event | {"args": args} if args else event
 
 
-def _instant(name: str, kind: str, pid: int, tid: int, at: float, **args: Any) -> Event:
+def _instant(name: str, kind: str, pid: int, tid: int, at: float, **args: object) -> Event:
     event = _event("i", name, kind, pid, tid) | {"ts": _nanoseconds(at) / 1e3, "s": "t"}
     return event | {"args": args} if args else event
 
 
-def _about(what: str, pid: int, tid: int, **args: Any) -> Event:
+def _about(what: str, pid: int, tid: int, **args: object) -> Event:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 

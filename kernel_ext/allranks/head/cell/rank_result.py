@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.errors import CannotTravel, RemoteError
+from allranks.messages.wire import Buffer
 from allranks.pickling import pickle_values
 
 
@@ -36,7 +37,7 @@ class RankResult:
     cut: Mapping[str, int] = field(default_factory=lambda: {"lines": 0, "bytes": 0})
     """How many lines and characters were printed but not kept."""
     _text: dict[str, list[str]] = field(init=False, default_factory=lambda: {"stdout": [], "stderr": []})
-    _packed: Sequence[Any] = field(init=False, default=())
+    _packed: Sequence[Buffer] = field(init=False, default=())
     _no_value: str | None = field(init=False, default=None)
 
     @property

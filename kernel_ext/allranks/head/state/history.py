@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from allranks.dataframes import imported_pandas, utc
 from allranks_backends.plan import Link
@@ -67,10 +67,10 @@ class History:
     def frame(self) -> pandas.DataFrame:
         """Return a table by ``time``: (``wire``, "0-1") and (``effective``, "0") in bytes a second, NaN if unknown."""
         pandas = imported_pandas("history()")
-        rows: list[dict[tuple[str, str], Any]] = []
+        rows: list[dict[tuple[str, str], object]] = []
         samples = self.samples()
         for sample in samples:
-            row: dict[tuple[str, str], Any] = {("generation", ""): sample.generation}
+            row: dict[tuple[str, str], object] = {("generation", ""): sample.generation}
             row |= {("wire", f"{source}-{target}"): rate for (source, target), rate in sample.wire.items()}
             row |= {("effective", str(rank)): rate for rank, rate in sample.effective.items()}
             rows.append(row)

@@ -187,7 +187,7 @@ class Logged:
                 for (rank, name), series in self._series.items()
                 if not names or name in names
             ]
-        empty: dict[str, list[Any]] = {name: [] for name in ("rank", "step", "name", "value", "time", "cell")}
+        empty: dict[str, list[object]] = {name: [] for name in ("rank", "step", "name", "value", "time", "cell")}
         frame = pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(empty)
         frame["time"] = utc(frame["time"])
         if len(frame) and (frame["step"] % 1 == 0).all():

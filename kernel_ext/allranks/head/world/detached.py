@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
@@ -17,24 +17,28 @@ from jupyter_core.paths import jupyter_runtime_dir
 from allranks.errors import NoCluster, UsageError
 from allranks.head.state.known_rank import Rank, SavedVariables
 from allranks.head.state.monitor import Monitor
+from allranks.hosts.host_end import ConnectionInfo
 from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import SavedHost
 from allranks.lifeline.head_end import Lifeline
 from allranks.machine.identity import identity_of, still_runs
 from allranks.machine.private_files import write_private
-from allranks.settings import Settings
+from allranks.settings import Settings, StoredSettings
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
+
+Fields: TypeAlias = dict[str, Any]
+"""The fields of a dataclass by name, as JSON."""
 
 
 @dataclass(frozen=True)
 class Detached:
     """Content of a detached cluster's file (0600: it holds the cluster's keys)."""
 
-    settings: dict[str, Any]
+    settings: StoredSettings
     directory: str
-    engine_info: dict[str, Any]
+    engine_info: ConnectionInfo
     url: str
     """Where the ranks connect to their notebook."""
     keys: tuple[str, str]
@@ -43,9 +47,9 @@ class Detached:
     generation: int
     ranks: list[tuple[str, int]]
     """uuid and pid of each rank."""
-    hosts: list[dict[str, Any]]
+    hosts: list[Fields]
     """The host of each rank: the fields of `Host`."""
-    logins: dict[str, dict[str, Any]]
+    logins: dict[str, Fields]
     """How to log in to the other hosts again, by name: the fields of `SavedHost`."""
     notebook: tuple[int, float]
     """Process id of the notebook, and the Unix time at which the process was created."""
@@ -165,7 +169,7 @@ def cluster_id(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()[:12]
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     """`value` with tuples in place of JSON's lists."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 

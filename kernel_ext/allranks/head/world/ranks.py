@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from zmq import ZMQError
 
@@ -20,6 +20,7 @@ from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.known_rank import RETURNS_WITHIN, Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.state.widget_comms import WidgetComms
+from allranks.hosts.join_file import JoinSettings
 from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
 from allranks.hosts.meeting_addresses import LOOPBACK
@@ -34,7 +35,7 @@ from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
-from . import check_network, forming
+from . import choose_network, forming
 from .detached import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
@@ -115,7 +116,7 @@ class Ranks:
         )
         self.reached.follow(self.process_events.of)
 
-    def open_listener(self) -> dict[str, Any]:
+    def open_listener(self) -> JoinSettings:
         """Accept ranks that a scheduler starts; return the secret settings that they need. Raises UsageError."""
         assert self.listener is not None
         return self.listener.open(self.lifeline, self.settings.token, self.host.engine_info)
@@ -252,16 +253,16 @@ class Ranks:
         assert self.plan is not None
         plan, networks = self.plan, self.reached.networks
         if plan.generation == 1 and len(networks) > 1 and self.backend.launcher == "engines":
-            faster = check_network.fastest(plan, networks, self.monitor, self.lifeline)
+            faster = choose_network.fastest(plan, networks, self.monitor, self.lifeline)
             if faster is not None:
                 self._move_to(faster[0])
                 plan, self.chosen_network = self.plan, faster[1]
         at = {(host.name, address) for host in plan.hosts for address in host.addresses[:1]}
         if len({name for name, _ in at}) > 1 and not at <= self._reached_at:
-            check_network.refuse_if_apart(plan, self.monitor, self.lifeline, backend)
+            choose_network.refuse_if_apart(plan, self.monitor, self.lifeline, backend)
             self._reached_at |= at
 
-    def _move_to(self, network: check_network.Network) -> None:
+    def _move_to(self, network: choose_network.Network) -> None:
         """Have the planned world use the hosts' addresses in this network."""
         assert self.plan is not None
         plan = self.plan

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from allranks.errors import CannotStart
+from allranks.hosts.host_end import ConnectionInfo, OnEvent
 from allranks_backends.plan import Host
 
 from .interpreter import Interpreter
@@ -18,9 +18,9 @@ def reach(
     hosts: Sequence[Host],
     *,
     python: Callable[[Host], Interpreter],
-    engine_info: Mapping[str, Any],
+    engine_info: ConnectionInfo,
     lifeline_url: str,
-    on_event: Any,
+    on_event: Callable[[str], OnEvent],
 ) -> list[RemoteHost]:
     """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart that names all failures."""
     if not hosts:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from types import MappingProxyType
-from typing import Any
 
+from allranks.hosts.host_end import ConnectionInfo
 from allranks.messages.host_messages import Greeting, read_event, to_line
 from allranks.messages.wire import NotUnderstood
 
@@ -149,12 +149,12 @@ class Login:
                 self.said = [*self.said[-30:], line]
 
 
-def engine_ports(info: Mapping[str, Any]) -> list[int]:
+def engine_ports(info: ConnectionInfo) -> list[int]:
     """The ports that an engine connects to, from its connection info."""
     return [*(port for port in info.values() if isinstance(port, int)), *info["broadcast"]]
 
 
-def through(info: Mapping[str, Any], tunnels: Mapping[int, int]) -> dict[str, Any]:
+def through(info: ConnectionInfo, tunnels: Mapping[int, int]) -> ConnectionInfo:
     """Convert connection info for an engine at the other end of the tunnels."""
     mapped = {key: tunnels[value] if isinstance(value, int) else value for key, value in info.items()}
     return mapped | {"broadcast": [tunnels[port] for port in info["broadcast"]]}

@@ -12,10 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from allranks.errors import CannotStart, HostCause
-from allranks.hosts.host_end import HostAway, HostBack, HostEnd, HostGone, OnEvent
+from allranks.hosts.host_end import ConnectionInfo, HostAway, HostBack, HostEnd, HostGone, OnEvent
 from allranks.hosts.meeting_addresses import HostNetwork
 from allranks.messages.host_messages import (
     Greeting,
@@ -71,7 +70,7 @@ class RemoteHost(HostEnd):
         *,
         python: Interpreter,
         tunnels: Mapping[int, int],
-        engine_info: Mapping[str, Any],
+        engine_info: ConnectionInfo,
         lifeline_url: str,
         on_event: OnEvent,
     ) -> None:
@@ -98,7 +97,7 @@ class RemoteHost(HostEnd):
         host: Host,
         *,
         python: Interpreter,
-        engine_info: Mapping[str, Any],
+        engine_info: ConnectionInfo,
         lifeline_url: str,
         on_event: OnEvent,
     ) -> RemoteHost:
@@ -123,7 +122,7 @@ class RemoteHost(HostEnd):
         host: Host,
         saved: SavedHost,
         *,
-        engine_info: Mapping[str, Any],
+        engine_info: ConnectionInfo,
         lifeline_url: str,
         on_event: OnEvent,
     ) -> RemoteHost:

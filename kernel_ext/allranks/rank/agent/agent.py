@@ -21,6 +21,7 @@ from allranks.machine.lease import BUSY_EVERY, touch_busy
 from allranks.messages.events import Answered, Failed, Hello, Leaving, Ready
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.requests import Form, Question, Request, RunCell
+from allranks.messages.value_types import Namespace
 from allranks.messages.wire import Buffer, encode
 from allranks.pickling import pickle_values
 from allranks.rank.cell import tracebacks
@@ -98,7 +99,7 @@ class Agent:
         self.config = config
         self._shell: Any = None
         self._ready = False
-        self.user_ns = user_ns = dict[str, Any]()  # IPython's shell uses this very dict (9.18)
+        self.user_ns = user_ns = Namespace()  # IPython's shell uses this very dict (9.18)
 
         def shell() -> Any:
             return self._shell

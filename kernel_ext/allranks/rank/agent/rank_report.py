@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import State
 from allranks.rank.arrays import computed
@@ -43,7 +41,7 @@ class Reporter:
         self._reported: State | None = None
         self._reported_at = self._sent_at = self._metered_at = 0.0
         self._reading: MeterReading | None = None
-        self._blocked_at: tuple[Any, float] = (None, 0.0)
+        self._blocked_at: tuple[object, float] = (None, 0.0)
         self._compilers = CompilerWatch()
         self._awake = 0
         """Number of consecutive reports that found the main thread awake."""
@@ -110,7 +108,7 @@ class Reporter:
             in_steps=self._steps.in_cell,
         )
 
-    def _blocked(self, place: Any, now: float) -> bool:
+    def _blocked(self, place: object, now: float) -> bool:
         """Whether the main thread has been at the same `place`, asleep on a lock, for two reports or more.
 
         While no cell runs, an asyncio task of an earlier cell may wait in a collective.

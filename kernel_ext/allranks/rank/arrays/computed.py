@@ -17,15 +17,19 @@ import os
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from .drawing import Drawing, drawing_of
 
+if TYPE_CHECKING:
+    from mlx.core import array as Array
+
 DESCRIBED = 512
 """Bytes of an array's description that are searched; the description has 368 (0.32.4, Linux)."""
-WORDS: Any = (ctypes.c_int64 * (1 << 59)).from_address(0)
+WORDS: ctypes.Array[ctypes.c_int64] = (ctypes.c_int64 * (1 << 59)).from_address(0)
 """The memory of this process, eight bytes at a time: indexing it takes half as long as making a ctypes object."""
-HALVES: Any = (ctypes.c_int32 * (1 << 60)).from_address(0)
+HALVES: ctypes.Array[ctypes.c_int32] = (ctypes.c_int32 * (1 << 60)).from_address(0)
 """The same memory, four bytes at a time."""
 HEAD = object.__basicsize__ // 8
 """Words before nanobind's part of an instance, which is one word that locates the C++ object, then that object."""
@@ -38,13 +42,13 @@ BEGUN = (1, 2)
 class ArrayReader(NamedTuple):
     """Functions that read an array's state from memory."""
 
-    is_pending: Callable[[Any], bool | None]
+    is_pending: Callable[[object], bool | None]
     """Whether the array is yet to be computed; None if the object is not an ordinary array."""
-    operation: Callable[[Any], int]
+    operation: Callable[[object], int]
     """The kind of the operation that is to compute the array: equal numbers for equal kinds, 0 for none."""
-    is_there: Callable[[Any], bool]
+    is_there: Callable[[object], bool]
     """Whether the array is computed, and something has waited for it."""
-    primitive: Callable[[Any], int]
+    primitive: Callable[[object], int]
     """The address of the operation that is to compute the array, by which MLX's drawing names it; 0 for none."""
 
 
@@ -53,7 +57,7 @@ reader: ArrayReader | None = None
 _tried = False
 
 
-def find(mx: Any) -> None:
+def find(mx: ModuleType) -> None:
     """Find out how to read arrays. To be called in the main thread; further calls do nothing."""
     global reader, _tried
     if not _tried:
@@ -67,7 +71,7 @@ def unreadable() -> bool:
     return _tried and reader is None
 
 
-def _found(mx: Any) -> ArrayReader | None:
+def _found(mx: ModuleType) -> ArrayReader | None:
     with mx.stream(mx.cpu):  # there no kernel needs compiling, and no other device wakes up
         if mx.array.__basicsize__ < (HEAD + 2) * 8:
             return None
@@ -94,7 +98,7 @@ def _found(mx: Any) -> ArrayReader | None:
 def _reader(kind: type, head: int, status: int, operation: int | None) -> ArrayReader:
     words, halves, at_head, at_array = WORDS, HALVES, HEAD, HEAD + 1
 
-    def is_pending(array: Any) -> bool | None:
+    def is_pending(array: object) -> bool | None:
         if type(array) is not kind:
             return None
         at = id(array) >> 3
@@ -103,28 +107,28 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> ArrayR
             return None
         return bool(halves[(description + status) >> 2] == UNSCHEDULED)
 
-    def primitive_of(array: Any) -> int:
+    def primitive_of(array: object) -> int:
         if operation is None or not is_pending(array):
             return 0
         return int(words[(words[(id(array) >> 3) + at_array] + operation) >> 3])
 
-    def operation_of(array: Any) -> int:
+    def operation_of(array: object) -> int:
         primitive = primitive_of(array)
         return int(words[primitive >> 3]) if primitive else 0
 
-    def is_there(array: Any) -> bool:
+    def is_there(array: object) -> bool:
         return is_pending(array) is False and halves[(words[(id(array) >> 3) + at_array] + status) >> 2] == BEGUN[-1]
 
     return ArrayReader(is_pending, operation_of, is_there, primitive_of)
 
 
-def _pending(mx: Any) -> list[Any]:
+def _pending(mx: ModuleType) -> list[Array]:
     """Pending arrays, of sizes that cannot be mistaken for a status."""
     shared = mx.ones((2, 3)) + 1
     return [shared, shared + shared, mx.zeros(5).sum(), mx.arange(7) * 2, (mx.ones((1, 2, 3, 4)) * 2).T]
 
 
-def _all_kinds(mx: Any) -> Iterable[Any]:
+def _all_kinds(mx: ModuleType) -> Iterable[Array]:
     """Arrays of every kind, pending and evaluated."""
     x = mx.arange(6, dtype=mx.float32).reshape(2, 3)
     evaluated = [x + 1, x.T, x[1], x.sum(), *mx.divmod(x, mx.array(2.0)), x.astype(mx.float16), mx.zeros((0, 3))]
@@ -174,7 +178,7 @@ def _word(content: bytes, offset: int) -> int:
     return int(struct.unpack_from("q", content, offset)[0])
 
 
-def _description(array: Any) -> bytes:
+def _description(array: Array) -> bytes:
     return _copied(WORDS[(id(array) >> 3) + HEAD + 1], DESCRIBED)
 
 

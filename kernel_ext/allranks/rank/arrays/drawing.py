@@ -12,7 +12,10 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
 
 COLLECTIVE_LABEL = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
 """MLX's labels of collectives: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
@@ -136,7 +139,7 @@ class Drawing:
         return places[0]
 
 
-def drawing_of(arrays: Sequence[Any]) -> Drawing:
+def drawing_of(arrays: Sequence[Array]) -> Drawing:
     """MLX's drawing of the graphs from which `arrays` are to be computed."""
     import mlx.core as mx
 

@@ -12,9 +12,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from .pending import MOST_LEAVES, is_pending, pending_names
+
+if TYPE_CHECKING:
+    from mlx.core import Stream
+    from mlx.core import array as Array
 
 ASKED = 8
 """Calls of ``mx.async_eval`` remembered; more are seldom under way."""
@@ -25,7 +29,7 @@ PENDING_WITHIN = 0.5
 PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
 """Types that hold no array."""
 
-Arrays = list[weakref.ref[Any]]
+Arrays: TypeAlias = "list[weakref.ref[Array]]"
 
 
 class InvalidArrays:
@@ -41,11 +45,11 @@ class InvalidArrays:
         """Forget the arrays of evaluations that raised in the previous cell."""
         self._raised = []
 
-    def ask(self, args: Any) -> None:
+    def ask(self, args: object) -> None:
         """Note that ``mx.async_eval`` was called with `args`."""
         self.asked.append(_references(args))
 
-    def raised(self, args: Any) -> None:
+    def raised(self, args: object) -> None:
         """Note that ``mx.eval`` or ``mx.async_eval`` raised, or was interrupted, with `args`."""
         self._raised += _references(args)
 
@@ -53,7 +57,7 @@ class InvalidArrays:
         """The ``id`` of each array whose evaluation may be under way."""
         return {id(array) for asked in self.asked for reference in asked if (array := reference()) is not None}
 
-    def watch(self, streams: list[Any], whole: Callable[[], bool]) -> None:
+    def watch(self, streams: list[Stream], whole: Callable[[], bool]) -> None:
         """Forget the evaluations under way on `streams` once they are done, if the world is `whole` then.
 
         Returns at once; a thread of its own waits.
@@ -74,7 +78,7 @@ class InvalidArrays:
 
         threading.Thread(target=wait, name="allranks-on-its-way", daemon=True).start()
 
-    def break_off(self, left: list[Any], *more: Any) -> Arrays:
+    def break_off(self, left: list[Array], *more: object) -> Arrays:
         """Mark all arrays that may be invalid now that the world is broken, and return them.
 
         They are the computed arrays among those under way, those whose evaluation raised, and `more`; and the pending
@@ -87,31 +91,31 @@ class InvalidArrays:
         self._raised = []
         return found
 
-    def mark(self, value: Any) -> None:
+    def mark(self, value: object) -> None:
         """Mark the arrays in `value`, which come from another process and may have been invalid there."""
         self._arrays += _references(value)
 
-    def give_up(self, variables: Mapping[str, Any]) -> list[str]:
+    def give_up(self, variables: Mapping[str, object]) -> list[str]:
         """Mark arrays that wait for collectives, since those do not run as intended; returns the newly marked names."""
         known = self.names(variables)
         found = [name for name in pending_names(variables, within=PENDING_WITHIN) if name not in known]
         self._arrays += _references([each for name in found for each in arrays_in(variables[name]) if is_pending(each)])
         return found
 
-    def names(self, variables: Mapping[str, Any], arrays: Arrays | None = None) -> list[str]:
+    def names(self, variables: Mapping[str, object], arrays: Arrays | None = None) -> list[str]:
         """Names of the variables that are, or hold, an array that may be invalid, or one of `arrays` if given."""
         alive = self.alive(arrays)
         if not alive:
             return []
         return sorted(name for name, value in variables.items() if any(id(each) in alive for each in arrays_in(value)))
 
-    def alive(self, arrays: Arrays | None = None) -> dict[int, Any]:
+    def alive(self, arrays: Arrays | None = None) -> dict[int, Array]:
         """The arrays that may be invalid, or `arrays` if given, as far as they still exist, by their ``id``."""
         references = self._arrays if arrays is None else arrays
         return {id(array): array for reference in references if (array := reference()) is not None}
 
 
-def arrays_in(value: Any) -> Iterator[Any]:
+def arrays_in(value: object) -> Iterator[Array]:
     """The MLX arrays in a value, through lists, tuples, dicts (an ``nn.Module`` is one) and the states of optimizers.
 
     Calls none of the user's methods, and looks at no more than `MOST_LEAVES` objects.
@@ -122,7 +126,7 @@ def arrays_in(value: Any) -> Iterator[Any]:
     while waiting and looked_at < MOST_LEAVES:
         each = waiting.pop()
         looked_at += 1
-        room, inside = MOST_LEAVES - looked_at, list[Any]()
+        room, inside = MOST_LEAVES - looked_at, list[object]()
         if isinstance(each, mx.array):
             yield each
         elif isinstance(each, dict):
@@ -138,10 +142,10 @@ def arrays_in(value: Any) -> Iterator[Any]:
         waiting += found
 
 
-def is_computed(array: Any) -> bool:
+def is_computed(array: Array | None) -> bool:
     """Whether there is an array, and it is computed; evaluating a pending one raises, so it cannot go unnoticed."""
     return array is not None and not is_pending(array)
 
 
-def _references(value: Any) -> Arrays:
+def _references(value: object) -> Arrays:
     return [weakref.ref(array) for array in arrays_in(value)]

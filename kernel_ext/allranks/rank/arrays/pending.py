@@ -11,12 +11,16 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from allranks.rank.functions.replaced import original
 
 from . import computed
 from .drawing import drawing_of
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
 
 LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
 """``x?`` and ``?x``, which evaluate nothing on a rank."""
@@ -29,7 +33,7 @@ _collectives: set[int] = set()
 """The values of `computed.Reader.operation` for results of collectives; empty if they are not known."""
 
 
-def learn_collectives(mx: Any, size: int) -> None:
+def learn_collectives(mx: ModuleType, size: int) -> None:
     """Learn how to recognise results of collectives, in a world of `size` ranks; evaluates none."""
     if computed.reader is None or _collectives or size == 1:  # with one rank, MLX returns the array itself
         return
@@ -40,26 +44,26 @@ def learn_collectives(mx: Any, size: int) -> None:
     _collectives.discard(0)
 
 
-def is_collective(result: Any) -> bool:
+def is_collective(result: Array) -> bool:
     """Whether this pending array, returned by a collective, is still its result; True if that cannot be known."""
     return not _collectives or computed.reader is None or computed.reader.operation(result) in _collectives
 
 
-def is_pending(array: Any) -> bool:
+def is_pending(array: Array) -> bool:
     """Whether an MLX array is yet to be computed."""
     known = computed.reader.is_pending(array) if computed.reader is not None else None
     return drawing_of([array]).computes(0) if known is None else known
 
 
-def waits_for_collective(array: Any) -> bool:
+def waits_for_collective(array: Array) -> bool:
     """Whether evaluating this MLX array would enter a collective."""
     return bool(waiting([array]))
 
 
-def waiting(arrays: Iterable[Any]) -> set[int]:
+def waiting(arrays: Iterable[Array]) -> set[int]:
     """The ``id`` of each of `arrays` that waits for a collective."""
     found: set[int] = set()
-    unknown: dict[int, Any] = {}
+    unknown: dict[int, Array] = {}
     for array in arrays:
         if computed.reader is None or (known := computed.reader.is_pending(array)) is None:
             unknown[id(array)] = array
@@ -79,22 +83,24 @@ def waiting(arrays: Iterable[Any]) -> set[int]:
     return found
 
 
-def indexes(arrays: Iterable[Any]) -> bool:
+def indexes(arrays: Iterable[Array]) -> bool:
     """Whether any operation that is to compute these MLX arrays takes indices."""
     return drawing_of(list(arrays)).has_indexing
 
 
-def waits(value: Any) -> bool:
+def waits(value: object) -> bool:
     """Whether a value is, or holds, an array that waits for a collective."""
     return bool(waiting(_arrays(value)))
 
 
-def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, within: float = float("inf")) -> list[str]:
+def pending_names(
+    user_ns: Mapping[str, object], names: set[str] | None = None, within: float = float("inf")
+) -> list[str]:
     """Names (of `names`, or all the user's) whose arrays wait for a collective; stops looking after `within` s.
 
     These are seconds of this thread's processor time, so that no name is left out because the machine is busy.
     """
-    held: dict[str, list[Any]] = {}
+    held: dict[str, list[Array]] = {}
     until = time.thread_time() + within
     for name, value in list(user_ns.items()):
         if time.thread_time() > until:
@@ -105,7 +111,7 @@ def pending_names(user_ns: Mapping[str, Any], names: set[str] | None = None, wit
     return sorted(name for name, arrays in held.items() if any(id(array) in found for array in arrays))
 
 
-def settle(variables: Iterable[tuple[str, Any]]) -> None:
+def settle(variables: Iterable[tuple[str, object]]) -> None:
     """Evaluate the arrays in `variables` that wait for a collective, all at once."""
     import mlx.core as mx
 
@@ -124,7 +130,7 @@ def names_in(code: str) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def _arrays(value: object) -> Iterator[Array]:
     """The MLX arrays in a value, through lists, tuples and dicts (an ``nn.Module`` is one)."""
     import mlx.core as mx
 

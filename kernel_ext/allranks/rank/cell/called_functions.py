@@ -15,6 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from allranks.messages.cell_options import CallKind
+from allranks.messages.value_types import Namespace
+from allranks.messages.wire import Buffer
 from allranks.pickling import pickle_values
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.world.given_names import GivenNames
@@ -24,7 +26,7 @@ CAME = "__allranks_came__"
 GIVEN = "__allranks_given__"
 """Key in a module's globals for the set of names that this module has assigned in them."""
 
-Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
+Call = tuple[Callable[..., Any], Sequence[object], Mapping[str, object]]
 
 
 class CalledFunctions:
@@ -32,16 +34,16 @@ class CalledFunctions:
 
     current: CalledFunctions
 
-    def __init__(self, cell: RunningCell, user_ns: dict[str, Any], given: GivenNames, shell: Callable[[], Any]) -> None:
+    def __init__(self, cell: RunningCell, user_ns: Namespace, given: GivenNames, shell: Callable[[], Any]) -> None:
         self._cell, self._user_ns, self._given, self._shell = cell, user_ns, given, shell
-        self._sent: dict[int, Sequence[Any]] = {}
-        self._brought: dict[str, Any] = {}
+        self._sent: dict[int, Sequence[Buffer]] = {}
+        self._brought: Namespace = {}
         """The functions and classes that were sent with calls, by the names they were given."""
-        self.returned: list[Any] | None = None
+        self.returned: list[object] | None = None
         """The value that the running cell's function returned, in a list; None until then, and if it calls none."""
         CalledFunctions.current = self
 
-    def keep(self, number: int, buffers: Sequence[Any]) -> None:
+    def keep(self, number: int, buffers: Sequence[Buffer]) -> None:
         """Keep the function that cell `number` is to call; the cell itself arrives later."""
         self._sent[number] = buffers
 
@@ -51,7 +53,7 @@ class CalledFunctions:
         for sent in [sent for sent in self._sent if sent < number]:
             self._sent.pop(sent, None)
 
-    def left_here(self, value: Any) -> str:
+    def left_here(self, value: object) -> str:
         """Keep the function's result, which cannot be sent, in a variable, and return a sentence that names it."""
         if self.returned is None:
             return ""
@@ -80,7 +82,7 @@ class CalledFunctions:
             self._give_names(plain.__globals__)
         return function, args, kwargs
 
-    def _bring(self, companions: Mapping[str, Any]) -> None:
+    def _bring(self, companions: Mapping[str, object]) -> None:
         """Define the names that a function uses, again if an earlier call brought them; names bound by cells stay."""
         names = self._user_ns
         for name, code in companions.items():
@@ -101,7 +103,7 @@ class CalledFunctions:
         self._shell().compile._filename_map[file] = count  # IPython's tracebacks (9.18) look it up here
         return f"In[{count}]"
 
-    def _give_names(self, names: dict[str, Any]) -> None:
+    def _give_names(self, names: Namespace) -> None:
         """Add a rank's given names to the globals of a function from a module, as far as they lack them."""
         if names is self._user_ns:
             return
@@ -112,13 +114,13 @@ class CalledFunctions:
                 given.add(name)
 
 
-def _mark(value: Any) -> None:
+def _mark(value: object) -> None:
     """Mark a function or class as sent with a call; the mark stays with the object, even through restarts."""
     with suppress(AttributeError, TypeError):
         setattr(value, CAME, True)
 
 
-def _is_marked(value: Any) -> bool:
+def _is_marked(value: object) -> bool:
     return CAME in getattr(value, "__dict__", ())  # a class that a cell derives from a marked one is the cell's own
 
 

@@ -8,14 +8,18 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allranks.messages.events import CellError
+from allranks.messages.value_types import Namespace
 from allranks.rank.arrays.invalid import arrays_in
 from allranks.rank.arrays.pending import names_in, pending_names
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values.describe_variables import is_pending
 from allranks.rank.world.given_names import GivenNames
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
 
 PENDING_WITHIN = 0.02
 """Seconds of processor time spent on finding arrays that a cell left pending."""
@@ -33,13 +37,13 @@ INSTEAD = {
 class CellNames:
     """Compares the user's names when a cell begins and when it is over."""
 
-    def __init__(self, user_ns: dict[str, Any], given: GivenNames, ledger: Ledger) -> None:
+    def __init__(self, user_ns: Namespace, given: GivenNames, ledger: Ledger) -> None:
         self._user_ns, self._given, self._ledger = user_ns, given, ledger
         self.pending: list[str] = []
         """Names that the last cell left waiting for a collective."""
-        self._before: dict[str, tuple[int, weakref.ref[Any] | None]] = {}
+        self._before: dict[str, tuple[int, weakref.ref[object] | None]] = {}
         """The object (``id`` and reference) of each name when the cell began."""
-        self._arrays: dict[int, weakref.ref[Any]] = {}
+        self._arrays: dict[int, weakref.ref[Array]] = {}
         """The arrays that existed when the cell began, in containers too, by ``id``."""
         self._said: set[str] = set()
 
@@ -105,7 +109,7 @@ class CellNames:
         found = ledger.invalid.break_off(self._made_and_left(variables), ledger.order.last_entered(), *looked_at)
         return ledger.invalid.names(variables, found)
 
-    def _made_and_left(self, variables: Mapping[str, Any]) -> list[Any]:
+    def _made_and_left(self, variables: Mapping[str, object]) -> list[Array]:
         """Arrays that this cell made and left pending, which may be computed from the aborted collective."""
         until, found = time.thread_time() + LEFT_WITHIN, []
         for value in variables.values():
@@ -123,7 +127,7 @@ def _is_numbered(name: str) -> bool:
     return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()
 
 
-def _reference(value: Any) -> weakref.ref[Any] | None:
+def _reference(value: object) -> weakref.ref[object] | None:
     try:
         return weakref.ref(value)
     except TypeError:  # numbers, text and containers have no weak references

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from allranks.messages.cell_options import CellOptions, CellRequest
 
 from .recorder import CellRecorder
 
 
-def refused(recorder: CellRecorder, sent: Mapping[str, Any], because: str) -> None:
+def refused(recorder: CellRecorder, sent: Mapping[str, object], because: str) -> None:
     """End the cell with an error, in the main thread; a cell without a valid number or sender is only logged."""
     number, sender = sent.get("number"), sent.get("sender", "")
     if not isinstance(number, int) or not isinstance(sender, str):

@@ -156,7 +156,7 @@ class OutputBuffer:
             self._announced, self._announced_at = True, time.monotonic()
             self._wake()
 
-    def rich(self, kind: BundleKind, bundle: dict[str, Any]) -> None:
+    def rich(self, kind: BundleKind, bundle: dict[str, object]) -> None:
         """Take a display, update or result."""
         self._take_rich(kind, bundle, len(json.dumps(bundle, default=str)))
 

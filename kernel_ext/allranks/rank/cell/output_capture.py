@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.messages import cell_options
 from allranks.messages.events import BundleKind
@@ -22,6 +22,9 @@ from .rank_comms import Comms
 from .recorder import CellRecorder
 from .stdio import RankStream
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 INPUT_REFUSED = (
     "input() does not work on a rank, which has no keyboard. Call it in the notebook and send the answer with "
     "`%distributed push NAME` (or cluster.push)."
@@ -30,7 +33,7 @@ EXIT_REFUSED = (
     "exit() would end this rank's process and break the world. `%distributed down` (or cluster.down()) stops all ranks."
 )
 
-OURS: dict[str, Any] = {"header": {}, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
+OURS: Mapping[str, object] = {"header": {}, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
 """The parent message of the notebook's cells, which do not arrive in a Jupyter message."""
 
 BUNDLES: Mapping[str, BundleKind] = {
@@ -43,7 +46,7 @@ BUNDLES: Mapping[str, BundleKind] = {
 
 def divert_cells(
     kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: CalledFunctions, comms: Comms, debugger: Debugger
-) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
+) -> Callable[[str, Mapping[str, object]], Awaitable[None]]:
     """Hook the notebook's cells: the recorder learns of their begin and end, and gets what IPython would publish.
 
     Returns the function that runs a cell, given the cell's code and its `CellRequest` as plain data.
@@ -52,7 +55,7 @@ def divert_cells(
     execute, apply = handlers["execute_request"], handlers["apply_request"]
     last: dict[str, Any] = {}
 
-    async def execute_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+    async def execute_request(stream: object, ident: object, parent: Mapping[str, object]) -> None:
         RankStream.elsewhere = True
         try:
             await execute(stream, ident, parent)
@@ -61,7 +64,7 @@ def divert_cells(
         finally:
             RankStream.elsewhere = False
 
-    async def run(code: str, sent: Mapping[str, Any]) -> None:
+    async def run(code: str, sent: Mapping[str, object]) -> None:
         try:
             request = cell_options.read(sent)
         except cell_options.Unreadable as error:
@@ -95,7 +98,7 @@ def divert_cells(
             recorder.end(value, request.options.want_values)
             calls.returned = None
 
-    def apply_request(stream: Any, ident: Any, parent: dict[str, Any]) -> Any:
+    def apply_request(stream: object, ident: object, parent: Mapping[str, object]) -> object:
         RankStream.elsewhere = True
         try:
             return apply(stream, ident, parent)
@@ -116,7 +119,7 @@ def divert_cells(
         __tracebackhide__ = True
         raise RuntimeError(EXIT_REFUSED)
 
-    def refuse_input(*_: Any, **__: Any) -> str:
+    def refuse_input(*_: object, **__: object) -> str:
         __tracebackhide__ = True
         raise RuntimeError(INPUT_REFUSED)
 
@@ -145,11 +148,13 @@ def _can_be_flushed(stream: Any) -> bool:
     return True
 
 
-def _name_cells(shell: Any) -> None:
+def _name_cells(shell: InteractiveShell) -> None:
     """Make warnings name a cell as tracebacks do, instead of by the file name of its code."""
     format_warning = warnings.formatwarning
 
-    def formatwarning(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
+    def formatwarning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
         text = format_warning(message, category, filename, lineno, line)
         if (name := shell.compile.format_code_name(filename)) is None:
             return text
@@ -158,11 +163,11 @@ def _name_cells(shell: Any) -> None:
     warnings.formatwarning = formatwarning
 
 
-def _diverted(send: Callable[..., Any], recorder: CellRecorder, comms: Comms) -> Callable[..., Any]:
+def _diverted(send: Callable[..., object], recorder: CellRecorder, comms: Comms) -> Callable[..., object]:
     """Wrap `Session.send`, so that what the notebook's cells publish goes to the recorder, not to ipyparallel."""
     output = recorder.output
 
-    def divert(stream: Any, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def divert(stream: object, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> object:
         if isinstance(kind, str) and kind.startswith("comm_"):
             metadata, buffers = kwargs.get("metadata") or {}, kwargs.get("buffers") or ()
             if comms.publish(kind, content, metadata, buffers, ours=not RankStream.elsewhere):

@@ -10,7 +10,10 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 MODULE = "tqdm.notebook"
 AS_TEXT = "tqdm.notebook draws text bars on ranks here: its widgets cannot reach the page."
@@ -22,7 +25,7 @@ class _BarFinder(importlib.abc.MetaPathFinder):
     def __init__(self, has_widgets: Callable[[], bool]) -> None:
         self._has_widgets = has_widgets
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
@@ -53,7 +56,7 @@ def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
 
         _told = False
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, *args: object, **kwargs: object) -> None:
             if not TextBar._told and not kwargs.get("disable"):
                 TextBar._told = True
                 print(AS_TEXT, file=sys.stderr)
@@ -65,12 +68,12 @@ def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
     class Bar(module.tqdm_notebook):
         """A bar of the kind that the page of the running cell can show."""
 
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __new__(cls, *args: object, **kwargs: object) -> Any:
             if has_widgets() and module.IProgress is not None:
                 return super().__new__(cls, *args, **kwargs)
             return TextBar(*args, **kwargs)
 
-    def trange(*args: Any, **kwargs: Any) -> Any:
+    def trange(*args: int, **kwargs: object) -> object:
         return Bar(range(*args), **kwargs)
 
     module.tqdm = module.tqdm_notebook = Bar

@@ -11,13 +11,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from allranks.lifeline.outbox import EVERY, TARGET, CommMessage, Outbox, pack, unpack
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import CommKind, CommMessages, CommRow
 from allranks.messages.wire import Buffer
 from allranks.rank.main_thread.thread import MainThread
+
+if TYPE_CHECKING:
+    from ipykernel.zmqshell import ZMQInteractiveShell
 
 CATCH_UP_WITHIN = 1.0
 """Seconds that a cell waits for messages that the page sent before it."""
@@ -34,7 +37,7 @@ class _SentMessage(NamedTuple):
 class Comms:
     """Takes messages from the engine in the threads of the user's code; sends them in the agent's thread."""
 
-    def __init__(self, main: MainThread, shell: Callable[[], Any], lifeline: RankLifeline) -> None:
+    def __init__(self, main: MainThread, shell: Callable[[], ZMQInteractiveShell], lifeline: RankLifeline) -> None:
         self._main, self._shell, self._lifeline = main, shell, lifeline
         self._up, self._down = Outbox(), Outbox()
         self._mirrored: set[str] = set()
@@ -48,7 +51,12 @@ class Comms:
         self._delivered = 0
 
     def publish(
-        self, kind: str, content: Mapping[str, Any], metadata: Mapping[str, Any], buffers: Sequence[Any], ours: bool
+        self,
+        kind: str,
+        content: Mapping[str, Any],
+        metadata: Mapping[str, object],
+        buffers: Sequence[Buffer],
+        ours: bool,
     ) -> bool:
         """Queue a message of a comm for the notebook; False if the comm is not one of the notebook's.
 

@@ -159,7 +159,7 @@ class CellRecorder:
         aborted = lost or self._ledger.aborted.sentence is not None or follows_abort(raised)
         return CellError(name, message, traceback, line, self._cell.place, collective, aborted)
 
-    def end(self, value: Any, wants_value: bool) -> None:
+    def end(self, value: object, wants_value: bool) -> None:
         """End the cell, in the main thread."""
         TRACE.end()
         ledger = self._ledger
@@ -191,7 +191,7 @@ class CellRecorder:
         number, output = self._cell.number, self.output
         return Done(number, self._error is None, self._error, output.lines, output.nbytes, output.cut, **rest)
 
-    def _summed_up(self, value: Any, wants_value: bool) -> tuple[Done, Sequence[Buffer]]:
+    def _summed_up(self, value: object, wants_value: bool) -> tuple[Done, Sequence[Buffer]]:
         """The report on how the cell ended, and its packed value."""
         if (not_logged := self._log.end_cell()) and self._error is None:
             self.output.write("stderr", not_logged)

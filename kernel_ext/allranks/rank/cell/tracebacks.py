@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 _NOBODY_BELOW = {
@@ -28,7 +29,9 @@ def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[
     """
     structured = shell.InteractiveTB.structured_traceback
 
-    def structured_traceback(etype: Any, error: Any, traceback: Any, *args: Any, **kwargs: Any) -> Any:
+    def structured_traceback(
+        etype: object, error: object, traceback: TracebackType | None, *args: object, **kwargs: object
+    ) -> object:
         _tell_inspect(traceback)
         _begin_at_function(traceback)
         _trim(traceback)
@@ -43,7 +46,7 @@ def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[
     shell.InteractiveTB.structured_traceback = structured_traceback
 
 
-def _tell_inspect(traceback: Any) -> None:
+def _tell_inspect(traceback: TracebackType | None) -> None:
     """Tell `inspect` the module of the cells in the traceback.
 
     It searches all modules for each frame whose file it does not know: seconds for a thousand frames.
@@ -66,7 +69,7 @@ def _begin_at_function(traceback: Any) -> None:
         at = at.tb_next
 
 
-def _trim(traceback: Any) -> None:
+def _trim(traceback: TracebackType | None) -> None:
     """Cut a traceback after its last frame that is not ours."""
     last = at = traceback
     while at is not None and (name := str(at.tb_frame.f_globals.get("__name__"))) not in _NOBODY_BELOW:

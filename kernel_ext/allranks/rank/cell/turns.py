@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import copy_context
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,7 +37,7 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         set_parent = kernel.set_parent
 
-        def noted(ident: Any, parent: dict[str, Any], channel: str = "shell") -> None:
+        def noted(ident: object, parent: Mapping[str, Any], channel: str = "shell") -> None:
             set_parent(ident, parent, channel)
             if channel == "shell":  # for each message, even if it is not carried out
                 self._has_turn(parent.get("header", {}).get("msg_id"))
@@ -85,7 +85,7 @@ def _by_lock(kernel: Any) -> Callable[[Run], None]:
         turns.add(turn)  # asyncio itself keeps weak references
         turn.add_done_callback(turns.discard)
 
-    def receive(message: Any) -> asyncio.Task[None]:
+    def receive(message: object) -> asyncio.Task[None]:
         return asyncio.create_task(kernel.shell_main(None, message), context=context)
 
     kernel.shell_stream.on_recv(receive, copy=False)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allranks.rank.arrays import computed
 from allranks.rank.arrays.pending import waits_for_collective
 
 from .record import Place
+
+if TYPE_CHECKING:
+    from mlx.core import Stream
+    from mlx.core import array as Array
 
 MOST = 64
 """Maximum number of pairs of collectives tracked at a time."""
@@ -25,7 +29,7 @@ class _Pair:
     """Two collectives on two streams, neither of which depends on the other."""
 
     numbers: tuple[int, int]
-    results: tuple[Any, Any]
+    results: tuple[Array | None, Array]
     """Strong references, since perhaps only a graph holds the results. Kept while both are pending."""
     begun: bool = False
     """Whether the evaluation of one of them is under way, and nothing has waited for it."""
@@ -55,7 +59,7 @@ class AtOnce:
     def begin_cell(self) -> None:
         self.active = self.threads = False
         self.numbers, self.names = (), ()
-        self._newest: tuple[int, weakref.ref[Any], Any] | None = None
+        self._newest: tuple[int, weakref.ref[Array], Stream | None] | None = None
         self._pairs: list[_Pair] = []
         self._independent: dict[Place, bool] = {}
         self._inside: dict[int, _Evaluation] = {}
@@ -65,7 +69,7 @@ class AtOnce:
         """Drop the references to the user's arrays."""
         self._pairs = []
 
-    def asked(self, number: int, result: Any, stream: Any, where: Place, subject: Any) -> None:
+    def asked(self, number: int, result: Array, stream: Stream | None, where: Place, subject: Array) -> None:
         """Note a collective that was called while there are several streams."""
         before, self._newest = self._newest, (number, weakref.ref(result), stream)
         if self.numbers or before is None or before[2] == stream or len(self._pairs) >= MOST:
@@ -75,7 +79,7 @@ class AtOnce:
             self._pairs.append(_Pair((before[0], number), (earlier, result)))
             self.active = True
 
-    def _is_independent(self, where: Place, subject: Any) -> bool:
+    def _is_independent(self, where: Place, subject: Array) -> bool:
         """Whether `subject` is not computed from a collective; looked up once for each line, since it takes long."""
         if where not in self._independent:
             self._independent[where] = not waits_for_collective(subject)
@@ -119,9 +123,9 @@ class AtOnce:
         self._pairs = [] if self.numbers else left
 
 
-def _is_there(array: Any) -> bool:
+def _is_there(array: Array | None) -> bool:
     return computed.reader is not None and computed.reader.is_there(array)
 
 
-def _is_pending(array: Any) -> bool:
+def _is_pending(array: Array | None) -> bool:
     return computed.reader is not None and bool(computed.reader.is_pending(array))

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from allranks.messages.value_types import Args, Kwargs
 from allranks.rank.arrays.invalid import arrays_in
 from allranks.rank.arrays.pending import is_pending
 from allranks.rank.functions.transforms import TRACING
+
+if TYPE_CHECKING:
+    from mlx.core import Stream
+    from mlx.core import array as Array
 
 UNCHAINED = frozenset({"recv", "recv_like"})
 """Operations that depend on no array; `recv_like` takes only the shape and dtype of its array (mlx 0.32.4)."""
@@ -31,8 +37,8 @@ class Chain:
     """The newest collective, on which the next one is to depend."""
 
     def __init__(self) -> None:
-        self.newest: Any = None
-        self._stream: Any = None
+        self.newest: Array | None = None
+        self._stream: Stream | None = None
         self.left_out = 0
         """Collectives of this cell that could not be chained, since they were called inside a transformation."""
         self.refusal: str | None = None
@@ -59,14 +65,14 @@ class Chain:
 
     def add(
         self,
-        mx: Any,
+        mx: ModuleType,
         op: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        stream: Any,
-    ) -> Any:
+        function: Callable[..., Array],
+        args: Args,
+        kwargs: Kwargs,
+        result: Array,
+        stream: Stream | None,
+    ) -> Array:
         """Return the result of a call, made to depend on the collective before it.
 
         `result` is the result without that dependency. `stream` is the stream of the call, if there are several. Raises
@@ -94,7 +100,7 @@ class Chain:
         self.left_out += count
         TRACING.unchained, TRACING.finish = True, self.evaluate
 
-    def evaluate(self, result: Any) -> None:
+    def evaluate(self, result: object) -> None:
         """Evaluate the `result` of a transformation now: after the chain so far, and before the next collective."""
         import mlx.core as mx
 
@@ -105,7 +111,7 @@ class Chain:
         mx.eval(list(arrays_in(result)))
 
 
-def subject_of(mx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def subject_of(mx: ModuleType, args: Args, kwargs: Mapping[str, Any]) -> Any:
     """The array that a collective works on; a number or a NumPy array is converted, as MLX does."""
     subject = args[0] if args else kwargs["x"]
     return subject if type(subject) is mx.array else mx.array(subject)

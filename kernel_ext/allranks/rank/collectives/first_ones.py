@@ -13,10 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allranks.rank.arrays import computed
 from allranks.rank.arrays.drawing import drawing_of
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
 
 MOST = 32
 """Number of collectives tracked in a cell."""
@@ -39,7 +42,7 @@ class FirstOnes:
         self._left = 0
         self._began = self._spent = 0.0
 
-    def begin(self, following: bool, pending: Iterable[tuple[int, Any]] = ()) -> None:
+    def begin(self, following: bool, pending: Iterable[tuple[int, Array | None]] = ()) -> None:
         """Begin a cell; `pending` has the numbers and results of earlier collectives that are pending."""
         self.following, self._left = following and computed.reader is not None, MOST
         self.pending, self.order = {}, []
@@ -47,7 +50,7 @@ class FirstOnes:
         for number, result in islice(pending, MOST) if self.following else ():
             self._add(number, result)
 
-    def asked(self, number: int, result: Any, *, closed: bool) -> None:
+    def asked(self, number: int, result: Array, *, closed: bool) -> None:
         """Note a call; `closed` means in a transformation, which replaces it by collectives without numbers."""
         self._left -= 1
         if closed:
@@ -58,7 +61,7 @@ class FirstOnes:
         self.following = self._left > 0
         self._add(number, result)
 
-    def _add(self, number: int, result: Any) -> None:
+    def _add(self, number: int, result: Array | None) -> None:
         if computed.reader is not None and (address := computed.reader.primitive(result)):
             self.pending[number] = address
 
@@ -71,7 +74,7 @@ class FirstOnes:
         """Note that a collective is evaluated, in an unknown order."""
         self.pending.pop(number, None)
 
-    def foresee(self, arrays: Sequence[Any]) -> None:
+    def foresee(self, arrays: Sequence[Array]) -> None:
         """Predict the order of the pending collectives from which `arrays`, about to be evaluated, are computed."""
         began = time.perf_counter()
         reader = computed.reader

@@ -14,9 +14,10 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.messages.events import MOST_TIMED, LedgerEntry
+from allranks.messages.value_types import Namespace
 from allranks.rank.functions.refused_operations import RefusedOperations
 from allranks.rank.functions.streams import StreamTurns
 
@@ -26,6 +27,10 @@ from .chain import Chain
 from .order import EvaluationOrder
 from .record import COLLECTIVE, NO_KIND, CallCount, Kind, LedgerCall, Record, record_of, records_of, user_place
 from .trace import TRACE
+
+if TYPE_CHECKING:
+    from mlx.core import Stream
+    from mlx.core.distributed import Group
 
 KEEP = 16_000
 """Number of calls kept: a quarter of a second of the fastest collectives (1 KiB in shared memory)."""
@@ -41,7 +46,7 @@ class _Mode:
     def __get__(self, ledger: Ledger, owner: type | None = None) -> Any:
         return getattr(ledger, self._name)
 
-    def __set__(self, ledger: Ledger, value: Any) -> None:
+    def __set__(self, ledger: Ledger, value: object) -> None:
         setattr(ledger, self._name, value)
         ledger.choose_path()
 
@@ -72,7 +77,7 @@ class Ledger(CallCount):
         self.refused_in_cell = False
         self.in_world = True
         """False between two worlds, when MLX would form a world of this rank alone."""
-        self.group: Any = None
+        self.group: Group | None = None
         """The group of all ranks, passed in calls without a group, since MLX would look it up only later."""
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=MOST_TIMED)
         """Op, bytes and seconds of this cell's timed calls that all ranks share."""
@@ -86,7 +91,7 @@ class Ledger(CallCount):
 
         A `LedgerCall` stands where a world was joined, and has the numbers from which to count the calls before it.
         """
-        self.user_ns: dict[str, Any] | None = None
+        self.user_ns: Namespace | None = None
         """The globals by which the user's frames are recognised."""
         self.choose_path()
 
@@ -102,7 +107,7 @@ class Ledger(CallCount):
         self.refuse = BETWEEN_WORLDS
         self.refused_in_cell, self.in_world, self.group = False, False, None
 
-    def enter_world(self, number: int, size: int, group: Any = None) -> None:
+    def enter_world(self, number: int, size: int, group: Group | None = None) -> None:
         """Begin a new world, whose ranks all count from `number` on, so that equal numbers mean the same collective."""
         self.kinds.append(LedgerCall(self.seq, self.number, NO_KIND))
         self.seq += max(0, number - self.number)
@@ -200,7 +205,7 @@ class Ledger(CallCount):
             if kind.shared and self.guard is not None:
                 self.guard(record_of(call))
 
-    def enter_again(self, kinds: Sequence[Kind], stream: Any) -> None:
+    def enter_again(self, kinds: Sequence[Kind], stream: Stream | None) -> None:
         """Prepare another call of a compiled function with these collectives, the last of which is on `stream`.
 
         Raises CollectiveAborted if no collective may be entered, and RuntimeError outside the main thread if `ordered`.

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice, pairwise
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from allranks.messages.value_types import Args
 from allranks.rank.arrays import computed
 from allranks.rank.arrays.invalid import InvalidArrays, is_computed
 from allranks.rank.arrays.pending import is_collective
@@ -28,6 +30,9 @@ from .at_once import AtOnce
 from .first_ones import FirstOnes
 from .record import CallCount
 from .trace import TRACE, now
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
 
 KEEP = 10_000
 """Maximum number of open results kept, and of evaluations out of order noted."""
@@ -52,7 +57,7 @@ class EvaluationOrder:
         """Whether a thread is in ``mx.eval`` or ``mx.async_eval``."""
         self.swapped: list[tuple[int, int]] = []
         """(evaluated, still pending): numbers of collectives evaluated before an older one."""
-        self.pending: deque[tuple[int, weakref.ref[Any]]] = deque(maxlen=KEEP)
+        self.pending: deque[tuple[int, weakref.ref[Array]]] = deque(maxlen=KEEP)
         """Number and result of each collective that may be pending, oldest first; the ledger adds them."""
         self.settled = 0
         """Number up to which all collectives have been evaluated, as far as is known: this rank cannot wait in them."""
@@ -73,7 +78,7 @@ class EvaluationOrder:
         self.first.begin(watching and self._count.size > 1, ((number, result()) for number, result in self.pending))
         self._choose_path()
 
-    def install(self, mx: Any) -> None:
+    def install(self, mx: ModuleType) -> None:
         """Check the order after each ``mx.eval`` and ``mx.async_eval``; a second call does nothing."""
         computed.find(mx)
         for name in ("eval", "async_eval"):
@@ -81,12 +86,12 @@ class EvaluationOrder:
             if not is_replaced(function):
                 setattr(mx, name, replaced(function, self._followed(function)))
 
-    def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _followed(self, function: Callable[..., object]) -> Callable[..., object]:
         order, pending, invalid, waits = self, self.pending, self.invalid, function.__name__ == "eval"
         count, choose_path = self._count, self._choose_path
         aborted, at_once, trace, first = self.aborted, self.at_once, TRACE, self.first
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             began = now() if trace.active else 0.0
             try:
                 alone = not order.evaluating
@@ -146,7 +151,7 @@ class EvaluationOrder:
 
         return call
 
-    def last_entered(self) -> Any:
+    def last_entered(self) -> Array | None:
         """The result of the newest evaluated collective that is not known to be settled; None if there is none."""
         for number, result in reversed(self.pending):
             if number <= self.settled:
@@ -155,7 +160,7 @@ class EvaluationOrder:
                 return array
         return None
 
-    def _given(self, args: tuple[Any, ...]) -> int:
+    def _given(self, args: Args) -> int:
         """The number of results about to be evaluated, if they are the oldest open ones in call order; else 0.
 
         In that case no evaluation out of order is possible, and no check is needed. Results that are given in another
@@ -221,7 +226,7 @@ class EvaluationOrder:
                         self.settled = number
             pending.popleft()
 
-    def _evaluated_behind(self, is_pending: Callable[[Any], bool | None]) -> list[int]:
+    def _evaluated_behind(self, is_pending: Callable[[object], bool | None]) -> list[int]:
         """Positions of evaluated results behind the oldest one, searched near it and near the newest one."""
         pending = self.pending
         found: list[int] = []
@@ -248,13 +253,13 @@ class EvaluationOrder:
             del self.pending[place]
 
 
-def _leaves(args: tuple[Any, ...]) -> list[Any]:
+def _leaves(args: Args) -> list[Any]:
     leaves: list[Any] = []
     _flatten(args, leaves)
     return leaves
 
 
-def _flatten(value: Any, leaves: list[Any]) -> None:
+def _flatten(value: Iterable[object], leaves: list[Any]) -> None:
     """Add the leaves of lists, tuples and dicts that MLX evaluates, in the order in which it finds them."""
     for each in dict.values(value) if isinstance(value, dict) else value:
         if isinstance(each, (list, tuple, dict)):

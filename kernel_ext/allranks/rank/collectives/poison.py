@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 FORMATS = {"float16": "<e", "bfloat16": "", "float32": "<f", "float64": "<d", "complex64": "<ff"}
@@ -24,7 +25,7 @@ Asked = tuple[str, str]
 """Operation and dtype of a collective."""
 
 
-def array(mx: Any, op: str, shape: Sequence[int], dtype: str) -> Any:
+def array(mx: ModuleType, op: str, shape: Sequence[int], dtype: str) -> Any:
     """The array with which a rank enters a collective that it missed, so that other ranks return from it."""
     number: complex = EXTREME.get(op, float("nan")) if dtype in FORMATS else 0.0
     if dtype == "complex64":

@@ -8,6 +8,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from allranks.messages.events import LedgerEntry
+from allranks.messages.value_types import Namespace
 from allranks.rank.functions.refused_operations import COLLECTIVES
 
 Place = tuple[CodeType | None, int]
@@ -85,7 +86,7 @@ class Record(NamedTuple):
         return LedgerEntry(self.number, self.op, self.shape, self.dtype, self.nbytes, line, self.shared, self.peer)
 
 
-def user_place(user_ns: dict[str, Any] | None, frame: FrameType | None) -> Place:
+def user_place(user_ns: Namespace | None, frame: FrameType | None) -> Place:
     """The location of the innermost frame with the globals `user_ns`, searched from `frame` outwards; or `NOWHERE`."""
     while frame is not None and frame.f_globals is not user_ns:
         frame = frame.f_back

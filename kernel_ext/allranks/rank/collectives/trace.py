@@ -12,11 +12,11 @@ import os
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from allranks.messages.requests import CellTrace, TracedCall, TracedMark
 
-from .record import NOWHERE, LedgerCall, record_of
+from .record import NOWHERE, LedgerCall, Record, record_of
 
 LIMIT = 20_000
 """Events kept of a cell on each rank: the first ones, so that all ranks keep the same collectives."""
@@ -24,6 +24,10 @@ LONGEST_NAME = 200
 """Maximum characters of a mark's name."""
 
 now = time.perf_counter
+
+
+Event: TypeAlias = list[Any]
+"""What happened, and its times: a list, since the end is set later."""
 
 
 class Trace:
@@ -35,11 +39,11 @@ class Trace:
         self.dropped = 0
         """Number of events beyond the first `LIMIT`."""
         self.began = self.ended = 0.0
-        self.collectives: list[list[Any]] = []
+        self.collectives: list[Event] = []
         """The ledger's call, and the times of the call, the begin (its input was computed) and the end. Begin and end
         are None if it was not evaluated at once; the end is None if it was aborted."""
         self.evaluations: list[tuple[float, float]] = []
-        self.marks: list[list[Any]] = []
+        self.marks: list[Event] = []
         """Name, thread, begin, end; the end is None for a moment, 0.0 for a span that is still open."""
         self._room = 0
 
@@ -54,7 +58,7 @@ class Trace:
         if self.active:
             self.active, self.ended = False, now()
 
-    def collective(self, call: LedgerCall, asked: float, began: float | None = None) -> list[Any] | None:
+    def collective(self, call: LedgerCall, asked: float, began: float | None = None) -> Event | None:
         """Add a collective that this rank's code called; if it has begun, the caller sets the end in the result."""
         if not self._has_room():
             return None
@@ -67,7 +71,7 @@ class Trace:
         if self._has_room():
             self.evaluations.append((began, now()))
 
-    def mark(self, name: str) -> list[Any] | None:
+    def mark(self, name: str) -> Event | None:
         """Add and return a mark for this moment; None if it is not recorded."""
         if not self._has_room():
             return None
@@ -107,7 +111,7 @@ class Trace:
         return CellTrace(self.began, ended, self.dropped, collectives, sources, list(self.evaluations), marks)
 
 
-def _place(record: Any, file: str | None) -> tuple[int | None, str, str]:
+def _place(record: Record, file: str | None) -> tuple[int | None, str, str]:
     """The line number if it is in `file`, the line's text, and otherwise its location, as in ``In[3], line 2``."""
     if not record.file or not record.line:
         return None, "", ""
@@ -137,7 +141,7 @@ class mark:
             raise TypeError(f'the name of a mark must be a string, as in mark("forward"), not {type(name).__name__}')
         self._name = name
         event = TRACE.mark(name)
-        self._open: list[list[Any] | None] = [] if event is None else [event]
+        self._open: list[Event | None] = [] if event is None else [event]
 
     def __enter__(self) -> mark:
         # The moment that the constructor noted is the begin of a span; the same mark may be entered again later.

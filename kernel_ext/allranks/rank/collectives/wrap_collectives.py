@@ -10,9 +10,10 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from types import FrameType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
 
+from allranks.messages.value_types import Args, Kwargs, Namespace
 from allranks.rank.functions.refused_operations import COLLECTIVES
 from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, original, replaced
 from allranks.rank.functions.transforms import TRACING
@@ -22,6 +23,11 @@ from .ledger import Ledger
 from .record import COLLECTIVE, NOWHERE, Kind, LedgerCall, record_of, user_place
 from .trace import TRACE
 
+if TYPE_CHECKING:
+    from mlx.core import Stream
+    from mlx.core import array as Array
+    from mlx.core.distributed import Group
+
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 RESIZING = frozenset({"all_gather", "sum_scatter"})
 """Operations whose result has another shape than their input."""
@@ -29,7 +35,7 @@ MOST_KINDS = 1_000
 """Maximum number of kinds of calls cached for each operation."""
 
 
-def install(ledger: Ledger, mx: Any, user_ns: dict[str, Any]) -> None:
+def install(ledger: Ledger, mx: ModuleType, user_ns: Namespace) -> None:
     """Record the calls of ``mx.distributed`` in `ledger`; `user_ns` tells the user's frames from a library's."""
     ledger.user_ns = user_ns
     for op in OPERATIONS:
@@ -41,12 +47,12 @@ def install(ledger: Ledger, mx: Any, user_ns: dict[str, Any]) -> None:
     ledger.turns.install(mx)
 
 
-def _recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., Array]) -> Callable[..., Array]:
     """Return a function that calls `function`, MLX's own, and notes the call in the ledger."""
     at_length = _at_length(ledger, mx, op, function)
     caller = sys._getframe
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Array:
         try:
             return at_length(caller(1), args, kwargs)
         except BaseException as error:
@@ -61,7 +67,7 @@ def _recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) ->
     resizing, refuse_dtype = op in RESIZING, ledger.limits.refuse_dtype
     kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}
 
-    def call_shortly(*args: Any, group: Any = None, stream: Any = None, **others: Any) -> Any:
+    def call_shortly(*args: Any, group: Group | None = None, stream: Stream | None = None, **others: object) -> Array:
         try:
             whole = ledger.group  # read before the check whether collectives are refused: see `Ledger.leave_world`
             if ledger.rare or trace.active or others or len(args) != 1:
@@ -102,14 +108,12 @@ def _recorded(ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]) ->
     return call_shortly
 
 
-def _given(group: Any, stream: Any, others: dict[str, Any]) -> dict[str, Any]:
+def _given(group: Group | None, stream: Stream | None, others: Kwargs) -> Kwargs:
     """Put the keyword arguments together again, without those that were not given."""
     return {name: value for name, value in (("group", group), ("stream", stream)) if value is not None} | others
 
 
-def _as_of_this_call(
-    error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
+def _as_of_this_call(error: BaseException, function: Callable[..., Array], args: Args, kwargs: Kwargs) -> None:
     """Give `error` MLX's message for the user's own call, without our frames and the group that we added."""
     if type(error) is TypeError and kwargs.get("group") is None:
         try:
@@ -120,13 +124,13 @@ def _as_of_this_call(
 
 
 def _at_length(
-    ledger: Ledger, mx: Any, op: str, function: Callable[..., Any]
-) -> Callable[[FrameType, tuple[Any, ...], dict[str, Any]], Any]:
+    ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., Array]
+) -> Callable[[FrameType, Args, Kwargs], Array]:
     """Return the slow path of a call, which handles every mode."""
     order, limits, chain = ledger.order, ledger.limits, ledger.chain
     turns, at_once, lacking = ledger.turns, ledger.order.at_once, ledger.limits.dtypes[op]
 
-    def call(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(frame: FrameType, args: Args, kwargs: Kwargs) -> Array:
         if kwargs.get("group") is None:
             kwargs = {**kwargs, "group": ledger.group}  # read before `refuse`, as above
         if ledger.refuse is not None:
@@ -172,19 +176,19 @@ def _at_length(
     return call
 
 
-def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+def _peer(args: Args, kwargs: Mapping[str, Any]) -> int:
     """The other rank of a ``send`` or ``recv``, given by its last argument."""
     return int(kwargs.get("dst", kwargs.get("src", args[-1] if args else None)))
 
 
 def _timed(
     ledger: Ledger,
-    mx: Any,
+    mx: ModuleType,
     call: LedgerCall,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
+    function: Callable[..., Array],
+    args: Args,
+    kwargs: Kwargs,
+) -> Array:
     """Make the call and evaluate it at once; its input is computed before the clock starts."""
     evaluate, subject = original(mx.eval), subject_of(mx, args, kwargs)
     asked = time.perf_counter()

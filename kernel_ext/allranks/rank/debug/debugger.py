@@ -15,14 +15,18 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import AtDebugger
+from allranks.messages.value_types import Namespace
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.running_cell import RunningCell
 
 from .rank_pdb import RankPdb
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 PASSED_OVER = (
     "breakpoint() was skipped: no interactive input here. It stops cells of a notebook or of IPython, and those begun "
@@ -37,8 +41,8 @@ class Debugger:
         rank: int,
         cell: RunningCell,
         ledger: Ledger,
-        user_ns: dict[str, Any],
-        shell: Callable[[], Any],
+        user_ns: Namespace,
+        shell: Callable[[], InteractiveShell],
         lifeline: RankLifeline,
     ) -> None:
         """`shell` returns IPython's shell, which exists before the first cell."""
@@ -118,7 +122,7 @@ class Debugger:
 
     # Ways in.
 
-    def _break(self, *_: Any, **__: Any) -> None:
+    def _break(self, *_: object, **__: object) -> None:
         __tracebackhide__ = True
         if self._may_stop():
             self._pdb = self._pdb or self._new_pdb()
@@ -160,7 +164,7 @@ class Debugger:
             self.looking_back = False
             self._tell(open=False, stepping=False, text=debugger.take())
 
-    def held(self) -> list[tuple[str, Any]]:
+    def held(self) -> list[tuple[str, object]]:
         """Names and values in the frames of what the last cell raised; they live until the next cell."""
         at, found = self._error.__traceback__ if self._error is not None else None, []
         while at is not None:

@@ -11,9 +11,13 @@ import inspect as python_inspect
 import keyword
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.messages.requests import Completed
+from allranks.messages.value_types import Namespace
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 _TOKEN = re.compile(r"(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)*\.)?(?P<start>\w*)$")
 _MISSING = object()
@@ -26,7 +30,7 @@ def install(shell: Any, rank: int) -> None:
         found = inspect(shell.user_ns, line.strip(), detail)
         print(found["text/plain"] if found else f"Object `{line.strip()}` not found on rank {rank}.")
 
-    def page(_shell: Any, text: Any, *_: Any, **__: Any) -> None:
+    def page(_shell: object, text: object, *_: object, **__: object) -> None:
         print(text["text/plain"] if isinstance(text, dict) else text)
 
     shell.register_magic_function(pinfo, "line", "pinfo")
@@ -34,7 +38,7 @@ def install(shell: Any, rank: int) -> None:
     shell.set_hook("show_in_pager", page, 0)
 
 
-def complete(shell: Any, code: str, cursor: int) -> Completed:
+def complete(shell: InteractiveShell, code: str, cursor: int) -> Completed:
     """Names that continue `code` at `cursor`, with offsets in characters."""
     match = _TOKEN.search(code[:cursor])
     if match is None:
@@ -54,7 +58,7 @@ def complete(shell: Any, code: str, cursor: int) -> Completed:
     return Completed(cursor - len(start), cursor, names[:500])
 
 
-def find(user_ns: dict[str, Any], path: str) -> Any:
+def find(user_ns: Namespace, path: str) -> Any:
     """The object that a dotted path names, reached without evaluating a property; `_MISSING` if there is none."""
     root, *parts = path.split(".")
     value = user_ns.get(root, getattr(builtins, root, _MISSING))
@@ -65,7 +69,7 @@ def find(user_ns: dict[str, Any], path: str) -> Any:
     return value
 
 
-def inspect(user_ns: dict[str, Any], name: str, detail: int) -> dict[str, str] | None:
+def inspect(user_ns: Namespace, name: str, detail: int) -> dict[str, str] | None:
     """Describe the value of a name as text without evaluating it; None if the rank does not know the name."""
     value = find(user_ns, name)
     if value is _MISSING:
@@ -98,13 +102,13 @@ def _source(value: Any) -> str | None:
         return None
 
 
-def _is_array(value: Any) -> bool:
-    mx: Any = sys.modules.get("mlx.core")
-    numpy: Any = sys.modules.get("numpy")
+def _is_array(value: object) -> bool:
+    mx = sys.modules.get("mlx.core")
+    numpy = sys.modules.get("numpy")
     return bool((mx and isinstance(value, mx.array)) or (numpy and isinstance(value, numpy.ndarray)))
 
 
-def _variables(user_ns: dict[str, Any]) -> list[str]:
+def _variables(user_ns: Namespace) -> list[str]:
     for _ in range(3):
         try:
             return [name for name in list(user_ns) if isinstance(name, str)]
@@ -113,7 +117,7 @@ def _variables(user_ns: dict[str, Any]) -> list[str]:
     return []
 
 
-def _plain_attribute(value: Any, name: str) -> Any:
+def _plain_attribute(value: object, name: str) -> object:
     found = python_inspect.getattr_static(value, name, _MISSING)
     if isinstance(found, (property, staticmethod, classmethod)) or hasattr(type(found), "__get__"):
         if callable(found) and not isinstance(found, property):
@@ -124,7 +128,7 @@ def _plain_attribute(value: Any, name: str) -> Any:
     return found
 
 
-def _attributes(value: Any) -> list[str]:
+def _attributes(value: object) -> list[str]:
     names: set[str] = set()
     names.update(getattr(value, "__dict__", ()) if not _is_array(value) else ())
     for kind in type(value).__mro__ if not isinstance(value, type) else value.__mro__:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from allranks.messages.value_types import Namespace
 from allranks.rank.arrays.pending import waits
 from allranks.rank.collectives.ledger import Ledger
 
@@ -37,7 +38,7 @@ class RankPdb(pdb.Pdb):
 
     def __init__(
         self,
-        user_ns: dict[str, Any],
+        user_ns: Namespace,
         ledger: Ledger,
         read: Callable[[str], str],
         went_on: Callable[[bool], None],
@@ -76,7 +77,7 @@ class RankPdb(pdb.Pdb):
             at = next((n for n, (frame, _) in enumerate(stack) if frame is here), len(stack) - 1)
         return stack, at
 
-    def interaction(self, frame: FrameType | None, tb_or_exc: Any, *_: Any) -> None:
+    def interaction(self, frame: FrameType | None, tb_or_exc: Any, *_: object) -> None:
         done = False
         try:
             super().interaction(frame, tb_or_exc)
@@ -100,7 +101,7 @@ class RankPdb(pdb.Pdb):
         if self._of_user(frame.f_back):  # otherwise the cell's next statement begins, and pdb stops at its first line
             super().user_call(frame, argument_list)
 
-    def user_return(self, frame: FrameType, return_value: Any) -> None:
+    def user_return(self, frame: FrameType, return_value: object) -> None:
         if not self._of_user(frame.f_back) and _more_follows(frame):
             self.set_step()  # to the next statement of the cell
             return
@@ -136,25 +137,25 @@ class RankPdb(pdb.Pdb):
         if not self._refused(line.removeprefix("!")):
             super().default(line)
 
-    def displayhook(self, obj: Any) -> None:
+    def displayhook(self, obj: object) -> None:
         if obj is not None:
             self.message(self._safe_repr(obj, ""))
 
-    def _getval(self, arg: str) -> Any:
+    def _getval(self, arg: str) -> object:
         if self._refused(arg):
             raise ValueError
         return super()._getval(arg)
 
-    def _getval_except(self, arg: str, frame: FrameType | None = None) -> Any:
+    def _getval_except(self, arg: str, frame: FrameType | None = None) -> object:
         if names := would_wait(arg, self._names()):
             return _Words(_refusal(names))
         value = super()._getval_except(arg, frame)
         return _Words(_told(value)) if waits(value) else value
 
-    def _msg_val_func(self, arg: str, func: Callable[[Any], str]) -> None:
+    def _msg_val_func(self, arg: str, func: Callable[[object], str]) -> None:
         super()._msg_val_func(arg, lambda value: _told(value) if waits(value) else func(value))  # type: ignore[misc]
 
-    def _safe_repr(self, obj: Any, expr: str) -> str:
+    def _safe_repr(self, obj: object, expr: str) -> str:
         return _told(obj) if waits(obj) else str(super()._safe_repr(obj, expr))  # type: ignore[misc]
 
     def do_clear(self, arg: str) -> None:
@@ -177,7 +178,7 @@ class RankPdb(pdb.Pdb):
             self.error(_refusal(names))
         return bool(names)
 
-    def _names(self) -> dict[str, Any]:
+    def _names(self) -> Namespace:
         frame = self.curframe
         return {**frame.f_globals, **self.curframe_locals} if frame is not None else self._user_ns
 
@@ -205,7 +206,7 @@ class _Words(str):
         return str(self)
 
 
-def would_wait(code: str, names: dict[str, Any]) -> list[str]:
+def would_wait(code: str, names: Namespace) -> list[str]:
     """The names that wait for a collective and that `code` would evaluate: by calls or conditions, not arithmetic."""
     try:
         tree = ast.parse(code.strip())
@@ -257,9 +258,9 @@ def _refusal(names: list[str]) -> str:
     return f"{waits_for}, which all ranks must enter: computing it on this rank alone would block. Type c to continue."
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     """Describe a value that must not be printed."""
-    mx: Any = sys.modules["mlx.core"]
+    mx = sys.modules["mlx.core"]
     what = f"a {type(value).__name__} with arrays"
     if isinstance(value, mx.array):
         what = f"an array of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('mlx.core.')},"

@@ -9,13 +9,18 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from allranks.messages.requests import Refusals
+from allranks.messages.value_types import Args
 
 from .replaced import is_replaced, leave_out_our_frames, replaced
 
-Check = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+if TYPE_CHECKING:
+    from mlx.core import Dtype
+
+Check = Callable[[Args, Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
 """The argument by which each operation names the other rank: keyword and position."""
 REDUCTIONS = ("all_sum", "all_max", "all_min")
@@ -31,7 +36,7 @@ class RefusedOperations:
 
     def __init__(self, changed: Callable[[], object] = lambda: None) -> None:
         self.checks: dict[str, Check] = {}
-        self.dtypes: defaultdict[str, set[Any]] = defaultdict(set)
+        self.dtypes: defaultdict[str, set[Dtype]] = defaultdict(set)
         """The dtypes that each operation lacks, looked up at each call: a check would take 10 of the call's 13 us."""
         self.refuses_collectives = False
         """Whether one of `COLLECTIVES` has a check, which is the case for no backend so far."""
@@ -64,7 +69,7 @@ class RefusedOperations:
         if "split" in refusals.operations:
             self.checks["split"] = functools.partial(self._check, "split")
 
-    def install(self, mx: Any) -> None:
+    def install(self, mx: ModuleType) -> None:
         """Let ``Group.split`` be checked as well; harmless the second time.
 
         The user cannot be given a subclass, since MLX makes groups itself; but the class accepts another method.
@@ -89,7 +94,7 @@ class RefusedOperations:
 
         group.split = replaced(split, checked)
 
-    def _check(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _check(self, op: str, args: Args, kwargs: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
         group = kwargs.get("group")
         if group is not None and group.size() == 1:
@@ -97,7 +102,7 @@ class RefusedOperations:
         if because := self._refusals.operations.get(op) or self._stranger(op, args, kwargs):
             raise NotImplementedError(because)
 
-    def refuse_dtype(self, op: str, dtype: Any, kwargs: Mapping[str, Any]) -> None:
+    def refuse_dtype(self, op: str, dtype: Dtype, kwargs: Mapping[str, Any]) -> None:
         """Raise NotImplementedError for one of `dtypes`, which the operation lacks; a group of one rank lacks none."""
         __tracebackhide__ = True
         group = kwargs.get("group")
@@ -109,7 +114,7 @@ class RefusedOperations:
         """Maps the name of each dtype that the operation lacks to the sentence that says so."""
         return {**self._refusals.dtypes, **(self._refusals.reduced if op in REDUCTIONS else {})}
 
-    def _stranger(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    def _stranger(self, op: str, args: Args, kwargs: Mapping[str, Any]) -> str | None:
         """Why the rank to send to or receive from is unreachable; None if it is reachable."""
         if self._refusals.neighbours is None or op not in PEER:
             return None
@@ -122,6 +127,6 @@ class RefusedOperations:
         return self._refusals.neighbours.format(op=op, rank=self._rank, size=self._size, beside=shown, peer=peer)
 
 
-def _argument(where: tuple[str, int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _argument(where: tuple[str, int], args: Args, kwargs: Mapping[str, Any]) -> object:
     name, place = where
     return args[place] if len(args) > place else kwargs.get(name)

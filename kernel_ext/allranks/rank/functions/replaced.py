@@ -15,7 +15,7 @@ from typing import Any
 
 from allranks.pickling.reducers import REDUCERS, from_mlx
 
-Made = tuple[str, tuple[Any, ...], dict[str, Any]]
+Made = tuple[str, tuple[object, ...], dict[str, object]]
 """The MLX function that made an object, by name, and the arguments of that call."""
 
 
@@ -47,7 +47,7 @@ class _Replacement(metaclass=_Kind):
             return object.__getattribute__(self, name)
         return found
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(_original(self), name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -58,7 +58,7 @@ _slots: dict[str, Any] = {name: vars(_Replacement)[name] for name in ("__call__"
 _original = _slots["_original"].__get__
 
 
-def replaced(original: Any, call: Callable[..., Any], made: Made | None = None) -> Any:
+def replaced(original: object, call: Callable[..., object], made: Made | None = None) -> Any:
     """Return an object that calls `call` and is like `original` in every other way.
 
     `made` is how another process can make it again; without `made`, it is found there by its name.
@@ -71,12 +71,12 @@ def replaced(original: Any, call: Callable[..., Any], made: Made | None = None) 
     return replacement
 
 
-def is_replaced(function: Any) -> bool:
+def is_replaced(function: object) -> bool:
     """Whether this is a replacement."""
     return type(type(function)) is _Kind
 
 
-def original(function: Any) -> Any:
+def original(function: object) -> Any:
     """MLX's own function behind a replacement; any other function unchanged."""
     return _original(function) if is_replaced(function) else function
 
@@ -89,11 +89,11 @@ def leave_out_our_frames(error: BaseException) -> None:
     error.__traceback__ = at
 
 
-def _kind(original: Any) -> type:
+def _kind(original: object) -> type:
     of = type(original)
     if (known := _replacing.get(of)) is not None:
         return known
-    names: dict[str, Any] = {"__slots__": (), "__module__": of.__module__, "__qualname__": of.__qualname__}
+    names: dict[str, object] = {"__slots__": (), "__module__": of.__module__, "__qualname__": of.__qualname__}
     names["__doc__"] = property(lambda self: object.__getattribute__(_original(self), "__doc__"))  # which help() reads
     if hasattr(of, "__get__"):
         names["__get__"] = _bound
@@ -103,7 +103,7 @@ def _kind(original: Any) -> type:
     return kind
 
 
-def _name_in_messages(thing: Any) -> str:
+def _name_in_messages(thing: object) -> str:
     """The name of the type of `thing` in Python's error messages; it may or may not begin with the module."""
     try:
         object.__setattr__(thing, "allranks", None)
@@ -112,13 +112,13 @@ def _name_in_messages(thing: Any) -> str:
     return type(thing).__name__
 
 
-def _bound(self: Any, instance: Any, owner: type | None = None) -> Any:
+def _bound(self: Any, instance: object, owner: type | None = None) -> Any:
     if instance is None:
         return self
     call = functools.partial(_slots["__call__"].__get__(self), instance)
     return replaced(_original(self).__get__(instance, owner), call)
 
 
-def _reduced(replacement: Any) -> tuple[Any, ...] | None:
+def _reduced(replacement: object) -> tuple[object, ...] | None:
     made = _slots["_made"].__get__(replacement)
     return None if made is None else (from_mlx, made)

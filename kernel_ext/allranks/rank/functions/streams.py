@@ -10,9 +10,13 @@ called on another stream, the previous stream is waited for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from .replaced import is_replaced, leave_out_our_frames, replaced
+
+if TYPE_CHECKING:
+    from mlx.core import Device, Stream, ThreadLocalStream
 
 MAKERS = ("new_stream", "new_thread_local_stream", "new_thread_unsafe_stream")
 
@@ -23,17 +27,17 @@ class StreamTurns:
     def __init__(self, noticed: Callable[[], None]) -> None:
         self.several = False
         self._noticed_one = noticed
-        self.stream: Any = None
+        self.stream: Stream | None = None
 
-    def install(self, mx: Any) -> None:
+    def install(self, mx: ModuleType) -> None:
         """Notice when streams are made; harmless the second time."""
         for name in MAKERS:
             make = getattr(mx, name, None)
             if make is not None and not is_replaced(make):
                 setattr(mx, name, replaced(make, self._noticed(mx, make)))
 
-    def _noticed(self, mx: Any, make: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def _noticed(self, mx: ModuleType, make: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
             try:
                 made = make(*args, **kwargs)
             except BaseException as error:
@@ -46,7 +50,7 @@ class StreamTurns:
 
         return call
 
-    def take(self, mx: Any, asked_for: Any, *, wait: bool) -> None:
+    def take(self, mx: ModuleType, asked_for: Stream | ThreadLocalStream | Device | None, *, wait: bool) -> None:
         """Give the turn to the stream on which a collective is about to be called; `wait` for the previous one first.
 
         `asked_for` is a stream, a device, or None for the default.
@@ -64,7 +68,7 @@ class StreamTurns:
         self.stream = None
 
 
-def _stream(mx: Any, asked_for: Any) -> Any:
+def _stream(mx: ModuleType, asked_for: Stream | ThreadLocalStream | Device | None) -> Any:
     if isinstance(asked_for, mx.Stream):
         return asked_for
     if isinstance(asked_for, mx.ThreadLocalStream):

@@ -7,8 +7,8 @@ Reverse-mode differentiation builds the graph of its function as without it, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import ModuleType
 
 from .replaced import Made, is_replaced, leave_out_our_frames, replaced
 
@@ -31,10 +31,12 @@ class Tracing:
         """How many of these calls are closed."""
         self.unchained = False
         """Whether these calls have called collectives that could not be chained (see `chain`)."""
-        self.finish: Callable[[Any], None] = lambda result: None
+        self.finish: Callable[[object], None] = lambda result: None
         """Called in that case with the `result` of the outermost call."""
 
-    def call(self, function: Callable[..., Any], args: Any, kwargs: Any, closed: bool) -> Any:
+    def call(
+        self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], closed: bool
+    ) -> object:
         """Call `function`, and count the call as tracing meanwhile."""
         self.depth += 1
         self.closed += closed
@@ -60,7 +62,7 @@ def inside() -> bool:
     return TRACING.depth > 0
 
 
-def install(mx: Any) -> None:
+def install(mx: ModuleType) -> None:
     """Replace the transformations; harmless the second time."""
     for name in (*NAMES, *DIRECT):
         transform = getattr(mx, name, None)
@@ -69,11 +71,11 @@ def install(mx: Any) -> None:
             setattr(mx, name, replaced(transform, call))
 
 
-def noticed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def noticed(function: Callable[..., object], name: str) -> Callable[..., object]:
     """Wrap `function`, which is the transformation `name` or was made by it, so that its calls count as tracing."""
     closed = name not in OPEN
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         try:
             return TRACING.call(function, args, kwargs, closed)
         except BaseException as error:
@@ -83,14 +85,14 @@ def noticed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def _with_noticed_result(name: str, transform: Callable[..., Any]) -> Callable[..., Any]:
+def _with_noticed_result(name: str, transform: Callable[..., Callable[..., object]]) -> Callable[..., object]:
     """Wrap a transformation so that our code pickles its results as the call that made them.
 
     MLX's own result is pickled as the function from which it was made: in another process, a gradient becomes that
     function, without an error (0.32.4).
     """
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         try:
             result = transform(*args, **kwargs)
         except BaseException as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Collection
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-Task: TypeAlias = "asyncio.Task[Any]"
+Task: TypeAlias = "asyncio.Task[object]"
 
 _JUPYTER = frozenset({"IPython", "allranks", "ipykernel", "ipyparallel", "jupyter_client", "tornado", "zmq"})
 """Packages whose tasks are not the user's."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import linecache
 from types import FrameType
-from typing import Any
 from weakref import WeakSet
 
 from allranks.messages.events import LedgerEntry
+from allranks.messages.value_types import Namespace
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
 
@@ -19,7 +19,7 @@ from .thread import MainThread
 class RunningCell:
     """Written by the main thread as cells begin and end (`cell.recorder`); the agent's thread reads it."""
 
-    def __init__(self, main: MainThread, ledger: Ledger, user_ns: dict[str, Any], tasks: Tasks) -> None:
+    def __init__(self, main: MainThread, ledger: Ledger, user_ns: Namespace, tasks: Tasks) -> None:
         self._main, self._ledger, self._user_ns, self._tasks = main, ledger, user_ns, tasks
         self.number = 0
         self.running = False
@@ -34,7 +34,7 @@ class RunningCell:
         self._earlier_tasks = WeakSet[Task]()
         """The asyncio tasks of earlier cells that were pending when this one began."""
 
-    def enter(self, file: str | None, place: str = "", namespace: dict[str, Any] | None = None) -> None:
+    def enter(self, file: str | None, place: str = "", namespace: Namespace | None = None) -> None:
         """Set the code that runs from here on: the cell's own, or an applied function with globals of its own."""
         self.file, self.place = file, place
         self._namespace = self._ledger.user_ns = self._user_ns if namespace is None else namespace

@@ -10,11 +10,15 @@ import sys
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from allranks.messages.bench_payload import ITEM, usable_bytes
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
+    from numpy.typing import NDArray
 
 FEWEST, MOST = 4, 1000
 """Minimum number of timed calls, however slow they are, and maximum."""
@@ -24,7 +28,7 @@ PATTERN = 97
 """Period of the values, in elements: a prime, so that a block in the wrong place is detected."""
 
 
-def measure(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None = None) -> Any:
+def measure(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None = None) -> NDArray[np.float64]:
     """Seconds of each timed call, as a float64 array; together they take about `seconds`.
 
     Every rank of the world calls `measure` with the same arguments, and each call passes `usable_bytes` of float32 to
@@ -56,7 +60,7 @@ def _fitting(seconds: float, each: float, *, fewest: int) -> int:
     return min(max(int(seconds / max(each, 1e-9)), fewest), MOST)
 
 
-def _timed(call: Callable[[], None], calls: int) -> Any:
+def _timed(call: Callable[[], None], calls: int) -> NDArray[np.float64]:
     times, clock = np.empty(calls), time.perf_counter
     collected = gc.isenabled()
     gc.disable()  # keep garbage collection out of the timings
@@ -83,13 +87,13 @@ def _free_memory() -> None:
     mx.clear_cache()
 
 
-def _values(rank: int, count: int) -> Any:
+def _values(rank: int, count: int) -> NDArray[np.float32]:
     """The input of `rank`: whole numbers, so that their sums are exact in float32."""
     pattern = np.roll(np.arange(PATTERN, dtype=np.float32), 31 * rank)
     return _repeated(pattern, count)
 
 
-def _repeated(pattern: Any, count: int) -> Any:
+def _repeated(pattern: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     return np.tile(pattern, count // PATTERN + 1)[:count]
 
 
@@ -121,7 +125,7 @@ class _Collective:
         self._count = usable_bytes(op, nbytes, self._size) // ITEM
         self._function = getattr(mx.distributed, op)
         self._x = mx.array(_values(self._rank, self._count))
-        self._result: Any = None
+        self._result: Array | None = None
         mx.eval(self._x)
 
     def call(self) -> None:
@@ -138,9 +142,9 @@ class _Collective:
             expected = expected.reshape(self._size, -1)[self._rank]
         return np.array_equal(result, expected)
 
-    def _reduced(self) -> Any:
+    def _reduced(self) -> NDArray[np.float32]:
         patterns = [_values(rank, PATTERN) for rank in range(self._size)]
-        reduce: Any = {"all_max": np.max, "all_min": np.min}.get(self._op, np.sum)
+        reduce: Callable[..., NDArray[np.float32]] = {"all_max": np.max, "all_min": np.min}.get(self._op, np.sum)
         return reduce(patterns, axis=0)
 
     def total(self, number: int) -> int:
@@ -167,7 +171,7 @@ class _Link:
     def call(self) -> None:
         self._result = self._exchanged(self._x)
 
-    def _exchanged(self, mine: Any) -> Any:
+    def _exchanged(self, mine: Array) -> Any:
         """The other rank's array, of the same shape and dtype as `mine`."""
         mx, other = self._mx, self._other
         if self._first:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
 
 import psutil
 
@@ -23,11 +22,11 @@ class CompilerWatch:
     """Called for each report; lists the children once a second, but only while the main thread does not move."""
 
     def __init__(self) -> None:
-        self._place: Any = None
+        self._place: object = None
         self._since = self._looked_at = 0.0
         self._found: psutil.Process | None = None
 
-    def look(self, place: Any, now: float) -> Compiler | None:
+    def look(self, place: object, now: float) -> Compiler | None:
         """The compiler that was found running, if the main thread is still at `place` (None: no cell runs)."""
         if place is None or place != self._place:
             self._place, self._since, self._found = place, now, None

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from allranks.messages.events import Gpu
@@ -39,7 +40,7 @@ class GpuMeter:
         return self._ask() if tells_of_host or not isinstance(self._ask, AppleGpu) else None
 
 
-def _asks(mx: Any) -> Asks:
+def _asks(mx: ModuleType) -> Asks:
     """A function that reads the GPU that MLX uses."""
     if not mx.is_available(mx.gpu):
         return lambda: None
@@ -84,7 +85,7 @@ class NvidiaGpu:
             throttled=bool(slowed & heat) if slowed is not None else None,
         )
 
-    def _asked(self, question: Callable[..., Any], *more: Any) -> Any:
+    def _asked(self, question: Callable[..., object], *more: object) -> Any:
         """The driver's answer, or None."""
         with suppress(self._nvml.NVMLError):
             return question(self._handle, *more)

@@ -11,8 +11,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import LogCall, LogCalls
@@ -21,6 +21,10 @@ from allranks.rank.arrays.pending import is_pending, waiting, waits_for_collecti
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.functions import transforms
 from allranks.rank.main_thread.running_cell import RunningCell
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
+    from mlx.core.distributed import Group
 
 KEEP = 20_000
 """Maximum number of calls kept, a few megabytes."""
@@ -41,7 +45,7 @@ class Log:
         self,
         cell: RunningCell,
         ledger: Ledger,
-        group: Callable[[], Any],
+        group: Callable[[], Group | None],
         broken: Callable[[], bool],
         end_step: Callable[[], None],
         lifeline: RankLifeline,
@@ -60,14 +64,14 @@ class Log:
         self._next_step = 0.0
         self._of: float | None = None
         """Total number of steps, as passed to the last call."""
-        self._held: list[tuple[float, float, str, Any]] = []
+        self._held: list[tuple[float, float, str, Array]] = []
         self._failed: dict[str, str] = {}
         """The first error of each name whose value MLX could not compute in this cell."""
         self._left: dict[str, int] = {}
         self.function = self._make()
 
     def _make(self) -> LogFunction:
-        def log(*nameless: Any, step: float | None = None, of: float | None = None, **values: Any) -> None:
+        def log(*nameless: object, step: float | None = None, of: float | None = None, **values: object) -> None:
             """Send figures to the notebook: ``log(loss=0.31, accuracy=0.9, step=100, of=1000)``.
 
             Values are numbers, or arrays of one element, which are evaluated as by ``.item()``. An array that waits
@@ -87,7 +91,7 @@ class Log:
 
         return log
 
-    def _take(self, step: float | None, of: float | None, values: dict[str, Any]) -> None:
+    def _take(self, step: float | None, of: float | None, values: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
         now = time.time()
         step = self._next_step if step is None else self._finite("step", step)
@@ -107,7 +111,7 @@ class Log:
             self._put(step, now, plain)
         self._end_step()
 
-    def _finite(self, name: str, given: Any) -> float:
+    def _finite(self, name: str, given: object) -> float:
         __tracebackhide__ = True
         if self._waits(name, given):
             raise TypeError(f"log({name}=...) needs a collective, which all ranks must enter: evaluate it first.")
@@ -138,7 +142,7 @@ class Log:
             )
         return waits
 
-    def _hold(self, step: float, at: float, name: str, array: Any) -> None:
+    def _hold(self, step: float, at: float, name: str, array: Array) -> None:
         self._held.append((step, at, name, array))
         if len(self._held) > MOST_HELD:
             name = self._held.pop(0)[2]

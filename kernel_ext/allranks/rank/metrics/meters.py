@@ -100,7 +100,7 @@ class Meters:
 
     def memory(self) -> Memory:
         """Bytes: the process's resident memory; MLX's active, peak and cached memory (None before mlx is imported)."""
-        mx: Any = sys.modules.get("mlx.core")
+        mx = sys.modules.get("mlx.core")
         asked = ("get_active_memory", "get_peak_memory", "get_cache_memory")
         imported = all(hasattr(mx, name) for name in asked)  # the main thread may be importing it
         return Memory(self._process.memory_info().rss, *(getattr(mx, name)() if imported else None for name in asked))

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 _LIST_THREADS, _THREAD_INFO = 6, 5
 _MOST = 4096
@@ -52,5 +51,5 @@ def _time_of(thread: int) -> int | None:
 
 
 @cache
-def _libproc() -> Any:
+def _libproc() -> ctypes.CDLL:
     return ctypes.CDLL("/usr/lib/libproc.dylib")

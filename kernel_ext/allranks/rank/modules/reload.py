@@ -18,13 +18,15 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
+
+from allranks.messages.value_types import Namespace
 
 from .update import Older, Update
 
@@ -44,7 +46,7 @@ _read: dict[str, Stat] = {}
 _path_stats = SourceFileLoader.path_stats
 
 
-def _record_and_stat(loader: SourceFileLoader, path: str) -> Any:
+def _record_and_stat(loader: SourceFileLoader, path: str) -> Mapping[str, object]:
     # The first of several reads counts: if later ones differ, the module counts as changed, which is the safe side.
     if not path.startswith(_LIBRARY) and "-packages/" not in path:
         with suppress(OSError):
@@ -76,7 +78,7 @@ class _Source:
 class Reloader:
     """The modules of this rank's working folder; one in each process."""
 
-    def __init__(self, user_ns: dict[str, Any]) -> None:
+    def __init__(self, user_ns: Namespace) -> None:
         self._user_ns = user_ns
         self._since = time.time_ns()
         self._folder = _Folder("")
@@ -302,7 +304,7 @@ class _Reload:
         self.snapshots = [(module, dict(module.__dict__)) for module in modules.values()]
         self._attributes = list(self._parents())
 
-    def _parents(self) -> Iterator[tuple[ModuleType, str, Any, ModuleType]]:
+    def _parents(self) -> Iterator[tuple[ModuleType, str, object, ModuleType]]:
         """Packages, the name of a changed submodule, what the package has under that name, and the submodule."""
         for name, source in self.changed.items():
             package, _, child = name.rpartition(".")
@@ -401,7 +403,7 @@ class _Reload:
 def _keeping(children: dict[str, ModuleType]) -> type[ModuleType]:
     """A type for a package in which these submodules are not set as attributes."""
 
-    def set_attribute(package: ModuleType, name: str, value: Any) -> None:
+    def set_attribute(package: ModuleType, name: str, value: object) -> None:
         if children.get(name, _MISSING) is not value:
             ModuleType.__setattr__(package, name, value)
 
@@ -414,7 +416,7 @@ class _ModuleFinder:
     def __init__(self, specs: dict[str, ModuleSpec]) -> None:
         self.specs = specs
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         return self.specs.get(name)
 
 

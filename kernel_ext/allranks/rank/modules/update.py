@@ -25,7 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
+
+from allranks.messages.value_types import Namespace
 
 
 class Older:
@@ -37,7 +39,7 @@ class Older:
     def __init__(self) -> None:
         self._references: dict[str, list[weakref.ref[Any]]] = {}
 
-    def chain(self, key: str, old: Any) -> list[Any]:
+    def chain(self, key: str, old: object) -> list[Any]:
         """`old` and the objects that it replaced, which are known by `key`: the module, and the path in it."""
         alive = [value for reference in self._references.get(key, []) if (value := reference()) is not None]
         if not any(value is old for value in alive):
@@ -60,12 +62,12 @@ class Update:
         self._older = older
         self._replaced: dict[int, _ReplacedObject] = {}
         """By the id of the old object."""
-        self._named: dict[tuple[int, str], Any] = {}
+        self._named: dict[tuple[int, str], object] = {}
         """The new object, by the id of the old one and the name for both in their module."""
         self._stuck: set[int] = set()
         """Ids of old classes that still have instances or subclasses, since the layout of the new class differs."""
 
-    def add(self, module: ModuleType, before: dict[str, Any]) -> None:
+    def add(self, module: ModuleType, before: Namespace) -> None:
         """Note what replaces the functions and classes that `module` defined before."""
         pairs = []
         for name, old in before.items():
@@ -94,7 +96,7 @@ class Update:
             if _is_class(nested) and _is_class(vars(new).get(name)) and _is_inside(nested, old, name):
                 self._add(f"{key}.{name}", nested, vars(new)[name])
 
-    def carry_out(self, namespaces: Sequence[dict[str, Any]]) -> None:
+    def carry_out(self, namespaces: Sequence[Namespace]) -> None:
         """Update all old objects, and rebind their names in `namespaces`."""
         replaced = list(self._replaced.values())
         self._move([one for one in replaced if _is_class(one.old) and _is_class(one.new)])
@@ -158,7 +160,7 @@ class Update:
         with suppress(AttributeError, TypeError):
             type.__setattr__(old, "__new__", staticmethod(_maker(old, new)))
 
-    def _update_methods(self, key: str, old: Any, new: Any) -> bool:
+    def _update_methods(self, key: str, old: object, new: object) -> bool:
         """Update the functions of a method or property in place; whether the old one now equals the new one."""
         if type(old) is not type(new) or not _functions(new):
             return False
@@ -170,12 +172,12 @@ class Update:
         return done
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> TypeGuard[FunctionType]:
     # Not isinstance: what mx.compile returns (MLX 0.32) has a `__class__` that says function, and is none.
     return type(value) is FunctionType
 
 
-def _is_class(value: Any) -> bool:
+def _is_class(value: object) -> TypeGuard[type]:
     return issubclass(type(value), type)
 
 
@@ -196,13 +198,13 @@ def _is_inside(nested: type, outer: type, name: str) -> bool:
     return nested.__module__ == outer.__module__ and nested.__qualname__ == f"{outer.__qualname__}.{name}"
 
 
-def _is_copied(name: str, value: Any) -> bool:
+def _is_copied(name: str, value: object) -> bool:
     """Whether an attribute may be copied between classes: not if it belongs to the layout or to the class itself."""
     own = {"__dict__", "__weakref__", "__module__", "__qualname__", "__new__", "_abc_impl"}
     return name not in own and not isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType)
 
 
-def _functions(method: Any) -> tuple[Any, ...]:
+def _functions(method: object) -> tuple[object, ...]:
     """The functions of an attribute of a class: one of a method, three of a property, none of anything else."""
     if isinstance(method, property):
         return method.fget, method.fset, method.fdel
@@ -211,14 +213,14 @@ def _functions(method: Any) -> tuple[Any, ...]:
     return (method,) if _is_function(method) else ()
 
 
-def _class_cells(method: Any) -> Iterator[types.CellType]:
+def _class_cells(method: object) -> Iterator[types.CellType]:
     """The cells that hold the class in a method that calls `super()`."""
     for function in _functions(method):
         if _is_function(function) and "__class__" in function.__code__.co_freevars:
             yield (function.__closure__ or ())[function.__code__.co_freevars.index("__class__")]
 
 
-def _update_in_place(old: Any, new: Any) -> bool:
+def _update_in_place(old: object, new: object) -> bool:
     """Give a function the code of another; whether that was possible."""
     from IPython.extensions.autoreload import update_function
 
@@ -226,7 +228,7 @@ def _update_in_place(old: Any, new: Any) -> bool:
         return False
     if old.__globals__ is not new.__globals__ or old.__code__.co_freevars != new.__code__.co_freevars:
         return False
-    update: Callable[[Any, Any], None] = update_function
+    update: Callable[[object, object], None] = update_function
     old.__kwdefaults__ = new.__kwdefaults__  # IPython 8.18 leaves these and the annotations
     annotations = "__annotate__" if hasattr(new, "__annotate__") else "__annotations__"
     setattr(old, annotations, getattr(new, annotations))
@@ -240,10 +242,10 @@ def _update_in_place(old: Any, new: Any) -> bool:
     return True
 
 
-def _maker(old: type, new: type) -> Callable[..., Any]:
+def _maker(old: type, new: type) -> Callable[..., object]:
     """Return a ``__new__`` for an old class that is still referenced, which makes instances of the new class."""
 
-    def make(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def make(cls: type, *args: object, **kwargs: object) -> object:
         if cls is old:
             return new(*args, **kwargs)
         inherited = super(old, cls).__new__  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from allranks.rank.world.shared_libraries import NotInPlace
 
@@ -25,13 +25,13 @@ def not_in_place(backend: str) -> NotInPlace | None:
     return None
 
 
-def _jaccl(mx: Any) -> None:
+def _jaccl(mx: ModuleType) -> None:
     from allranks.rank.world.jaccl.jaccl_membership import usable_table
 
     usable_table(mx)
 
 
-def _mpi(mx: Any) -> None:
+def _mpi(mx: ModuleType) -> None:
     from allranks.rank.world.mpi.mpi_in_place import prepared
 
     with tempfile.TemporaryDirectory() as folder:

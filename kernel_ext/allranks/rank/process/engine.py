@@ -75,7 +75,7 @@ class RankEngine(IPEngine):
         content = {"uuid": self.ident, "id": self.id}
         self.session.send(self.registrar, "registration_request", content=content)
 
-    async def complete_registration(self, msg: Any, connect: Callable[..., Any], maybe_tunnel: Any) -> None:
+    async def complete_registration(self, msg: Any, connect: Callable[..., object], maybe_tunnel: Any) -> None:
         connections = _Connections(connect)
         with _ipython_folder(Path(self.agent.config.directory, "ipython")):
             await super().complete_registration(msg, connections.connect, maybe_tunnel)
@@ -101,13 +101,13 @@ class RankEngine(IPEngine):
 class _Connections:
     """Waits for the connections that carry plain ipyparallel's requests: the controller drops any earlier request."""
 
-    def __init__(self, connect: Callable[..., Any]) -> None:
+    def __init__(self, connect: Callable[..., object]) -> None:
         self._connect = connect
         self._monitors: dict[Any, Any] = {}
         """The monitor of each socket."""
         self._left = 0
 
-    def connect(self, socket: Any, address: str, **how: Any) -> Any:
+    def connect(self, socket: Any, address: str, **how: object) -> object:
         if socket.type == zmq.ROUTER:
             if socket not in self._monitors:
                 self._monitors[socket] = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)

@@ -230,7 +230,7 @@ def find_notebook(urls: Sequence[str], key: bytes, stop: Callable[[], object] = 
     `ANSWER_WITHIN`, or once `stop` returns a true value.
     """
     context, poller = zmq.Context(), zmq.Poller()
-    events: dict[Any, str] = {}
+    events: dict[object, str] = {}
     attempts = []  # keeps references: an unreferenced socket is closed
     try:
         for url in urls:

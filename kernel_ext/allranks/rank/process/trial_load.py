@@ -13,10 +13,17 @@ import os
 import sys
 import threading
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from allranks.rank.values.ask_trial_load import SMALL
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
+
+    from allranks.messages.value_types import Namespace
+    from allranks.messages.wire import Buffer
 
 
 def main() -> None:
@@ -29,7 +36,7 @@ def main() -> None:
     settings = json.loads(sys.argv[2])
     sys.path[:] = settings["path"]
 
-    def say(**told: Any) -> None:
+    def say(**told: object) -> None:
         print(json.dumps(told), file=out, flush=True)
 
     namespace = _namespace(settings["rank"], settings["size"])
@@ -44,7 +51,7 @@ def _end_with_the_rank() -> None:
     os._exit(1)
 
 
-def _namespace(rank: int, size: int) -> dict[str, Any]:
+def _namespace(rank: int, size: int) -> Namespace:
     """A namespace like that of a rank's cells."""
     import mlx.core as mx
 
@@ -60,7 +67,7 @@ def _namespace(rank: int, size: int) -> dict[str, Any]:
     return vars(main)
 
 
-def _read(file: IO[bytes], size: int) -> Any:
+def _read(file: IO[bytes], size: int) -> bytearray | mmap.mmap:
     """The next `size` bytes; a large buffer is not read, and stays empty memory that the system need not allocate."""
     if size <= SMALL:
         return bytearray(file.read(size))
@@ -68,10 +75,10 @@ def _read(file: IO[bytes], size: int) -> Any:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
 
 
-def _placeholder(make: Any) -> Any:
+def _placeholder(make: Callable[..., Array]) -> Callable[..., Array]:
     """Wrap `make` so that large arrays are broadcasts of one element, computed only if the code uses them."""
 
-    def make_or_stand_in(name: str, shape: tuple[int, ...], buffer: Any) -> Any:
+    def make_or_stand_in(name: str, shape: tuple[int, ...], buffer: Buffer) -> Array:
         import mlx.core as mx
 
         if (nbytes := memoryview(buffer).nbytes) <= SMALL:

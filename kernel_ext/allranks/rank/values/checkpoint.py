@@ -17,15 +17,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from allranks.machine.private_files import private_file
+from allranks.messages.value_types import Namespace
 from allranks.pickling import pickle_values
 from allranks.rank.collectives.trace import mark
 
 from . import process_state
 from .ask_trial_load import SMALL, TrialLoad
 from .tolerant_unpickler import SURVIVED, TolerantUnpickler
+
+if TYPE_CHECKING:
+    from allranks.messages.wire import Buffer
 
 GIVEN = frozenset({"mx", "world", "rank", "size"})
 """The names every rank starts with."""
@@ -37,8 +41,9 @@ ATTEMPTS_WITHIN = 300.0
 LENGTH = struct.Struct("<Q")
 """The length that precedes each buffer in a file."""
 
+B = TypeVar("B")
 Try = Callable[[Path], TrialLoad]
-Read = Callable[[IO[bytes], int], Any]
+Read = Callable[[IO[bytes], int], object]
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,13 @@ class LoadedCheckpoint:
     names: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     """Names that could not be loaded, and why."""
-    state: Mapping[str, Any] | None = None
+    state: Mapping[str, object] | None = None
     """Other state of the process (see `process_state`), if it was saved."""
 
 
 def user_variables(
-    user_ns: Mapping[str, Any], hidden: Mapping[str, Any], given: Collection[str] = GIVEN
-) -> dict[str, Any]:
+    user_ns: Mapping[str, object], hidden: Mapping[str, object], given: Collection[str] = GIVEN
+) -> Namespace:
     """The user's own variables: without underscored names, IPython's names, and names that the rank was `given`."""
     return {
         name: value
@@ -76,7 +81,7 @@ def user_variables(
 
 
 def save(
-    path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None
+    path: Path, variables: Mapping[str, object], attempt: Try | None = None, aside: Path | None = None
 ) -> SavedCheckpoint:
     """Write the variables that can be pickled to a file (0600). Objects shared by several names stay shared.
 
@@ -104,7 +109,7 @@ def save(
     return SavedCheckpoint(left, failed)
 
 
-def _packs(value: Any) -> bool:
+def _packs(value: object) -> bool:
     try:
         pickle_values.pack_names({"": value})
     except pickle_values.NotPicklable:
@@ -112,11 +117,11 @@ def _packs(value: Any) -> bool:
     return True
 
 
-def _without(variables: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _without(variables: Mapping[str, object], names: Collection[str]) -> Namespace:
     return {name: value for name, value in variables.items() if name not in names}
 
 
-def _tried(file: Path, buffers: Iterable[Any], attempt: Try) -> dict[str, str]:
+def _tried(file: Path, buffers: Iterable[Buffer], attempt: Try) -> dict[str, str]:
     """Names that another process could not load, and why. Raises RuntimeError if it ended before the first name."""
     try:
         _write(file, buffers, largest=SMALL)
@@ -128,7 +133,7 @@ def _tried(file: Path, buffers: Iterable[Any], attempt: Try) -> dict[str, str]:
     return trial.failed if trial.last is None else {trial.last: trial.ended}
 
 
-def _write(path: Path, buffers: Iterable[Any], largest: int | None = None) -> None:
+def _write(path: Path, buffers: Iterable[Buffer], largest: int | None = None) -> None:
     """Write the buffers, the first always; a buffer larger than `largest` leaves a hole of its size in the file."""
     with private_file(path) as file:
         for number, buffer in enumerate(buffers):
@@ -142,7 +147,7 @@ def _write(path: Path, buffers: Iterable[Any], largest: int | None = None) -> No
 
 
 def rescue(
-    path: Path, variables: Mapping[str, Any], attempt: Try | None = None, aside: Path | None = None
+    path: Path, variables: Mapping[str, object], attempt: Try | None = None, aside: Path | None = None
 ) -> SavedCheckpoint:
     """Call `save` from another thread while the main thread is blocked in a collective indefinitely.
 
@@ -154,7 +159,7 @@ def rescue(
     return SavedCheckpoint([name for name in variables if name not in ready] + saved.left, saved.failed)
 
 
-def _packs_within(value: Any, seconds: float) -> bool:
+def _packs_within(value: object, seconds: float) -> bool:
     packed: list[bool] = []
     thread = threading.Thread(target=lambda: packed.append(_packs(value)), daemon=True)
     thread.start()
@@ -164,7 +169,7 @@ def _packs_within(value: Any, seconds: float) -> bool:
 
 def load(
     path: Path,
-    namespace: dict[str, Any],
+    namespace: Namespace,
     *,
     read: Read | None = None,
     begin: Callable[[str], None] = lambda _name: None,
@@ -179,12 +184,12 @@ def load(
     return LoadedCheckpoint(names, loaded.failed, namespace.pop(process_state.NAME, None))
 
 
-def _load(path: Path, namespace: dict[str, Any], read: Read, begin: Callable[[str], None]) -> LoadedCheckpoint:
+def _load(path: Path, namespace: Namespace, read: Read, begin: Callable[[str], None]) -> LoadedCheckpoint:
     with open(path, "rb") as file:
         stream = read_exactly(file, _length(file.read(LENGTH.size)))
         start = file.tell()
 
-        def buffers() -> Iterator[Any]:
+        def buffers() -> Iterator[object]:
             file.seek(start)
             return frames(file, read)
 
@@ -193,10 +198,10 @@ def _load(path: Path, namespace: dict[str, Any], read: Read, begin: Callable[[st
 
 def load_stream(
     stream: bytes | bytearray,
-    buffers: Callable[[], Iterable[Any]],
-    namespace: dict[str, Any],
+    buffers: Callable[[], Iterable[object]],
+    namespace: Namespace,
     begin: Callable[[str], None] = lambda _name: None,
-    stored: Callable[[str], Any] | None = None,
+    stored: Callable[[str], object] | None = None,
 ) -> LoadedCheckpoint:
     """Bind the variables of `pickle_values.pack_names` in `namespace`; variables that cannot be loaded are left out.
 
@@ -225,7 +230,9 @@ def load_stream(
     )
 
 
-def _bind(unpickler: Any, namespace: dict[str, Any], begin: Callable[[str], None]) -> list[str]:
+def _bind(
+    unpickler: pickle.Unpickler | pickle._Unpickler, namespace: Namespace, begin: Callable[[str], None]
+) -> list[str]:
     """Load and bind one name after the other, since restoring an object may use earlier names; return the names."""
     names = []
     for name, value in pickle_values.unpack_names(unpickler):
@@ -235,7 +242,7 @@ def _bind(unpickler: Any, namespace: dict[str, Any], begin: Callable[[str], None
     return names
 
 
-def put_back(namespace: dict[str, Any], names: Iterable[str], before: Mapping[str, Any]) -> None:
+def put_back(namespace: Namespace, names: Iterable[str], before: Mapping[str, object]) -> None:
     """Restore these names in `namespace` to their values `before`, or delete them if they had none."""
     for name in list(names):
         if name in before:
@@ -244,7 +251,7 @@ def put_back(namespace: dict[str, Any], names: Iterable[str], before: Mapping[st
             del namespace[name]
 
 
-def frames(file: IO[bytes], read: Read) -> Iterator[Any]:
+def frames(file: IO[bytes], read: Callable[[IO[bytes], int], B]) -> Iterator[B]:
     """The buffers of a file, each of which is preceded by its length."""
     while head := file.read(LENGTH.size):
         yield read(file, _length(head))

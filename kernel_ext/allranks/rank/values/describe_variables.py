@@ -5,18 +5,21 @@ from __future__ import annotations
 import types
 import zlib
 from collections.abc import Container, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.messages.requests import DescribedVariable, Leaf
 from allranks.rank.arrays import pending
 from allranks.rank.arrays.pending import MOST_LEAVES
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
 
 DEEPEST = 30
 """Maximum depth of nested containers."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def leaves(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Each leaf with its path, as in ``['layers'][0]['weight']``; an ``nn.Module`` is a dict of its parameters."""
     if depth == DEEPEST:  # the value may contain itself
         yield path, object()
@@ -31,7 +34,7 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, An
 
 
 def describe(
-    variables: Mapping[str, Any],
+    variables: Mapping[str, object],
     on_its_way: Container[int] = (),
     invalid: Container[str] = (),
     *,
@@ -49,7 +52,7 @@ def describe(
     ]
 
 
-def describe_leaves(value: Any, on_its_way: Container[int] = ()) -> list[Leaf]:
+def describe_leaves(value: object, on_its_way: Container[int] = ()) -> list[Leaf]:
     """One entry for each leaf of `value`, up to `MOST_LEAVES`."""
     found = []
     for path, leaf in leaves(value):
@@ -59,7 +62,7 @@ def describe_leaves(value: Any, on_its_way: Container[int] = ()) -> list[Leaf]:
     return found
 
 
-def leaf_at(value: Any, path: str) -> Any:
+def leaf_at(value: object, path: str) -> Any:
     """The leaf that `leaves` calls `path`. Raises KeyError."""
     for found, leaf in leaves(value):
         if found == path:
@@ -88,19 +91,19 @@ def _described(value: Any, on_its_way: Container[int], compared: bool = True) ->
     return {**entry, "nbytes": nbytes if arrays else None, "checksum": checksum if checksum >= 0 else None}
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether the value is an MLX or numpy array."""
     return type(value).__module__.split(".")[0] in ("mlx", "numpy") and all(
         hasattr(type(value), name) for name in ("shape", "dtype", "nbytes")
     )
 
 
-def is_pending(array: Any) -> bool:
+def is_pending(array: Array) -> bool:
     """Whether an MLX array is still to be computed."""
     return type(array).__module__.split(".")[0] == "mlx" and pending.is_pending(array)
 
 
-def _bytes(leaf: Any) -> Any:
+def _bytes(leaf: Any) -> bytes | memoryview | None:
     """The leaf's content as bytes, for a checksum; None for other objects than arrays and plain values."""
     if is_array(leaf):
         import numpy as np

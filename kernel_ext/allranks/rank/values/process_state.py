@@ -10,9 +10,11 @@ import random
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 NAME = "(process state)"
+State: TypeAlias = Mapping[str, Any]
+"""What `taken` returns: the random states by library, and the variables that were set and unset."""
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_")
 """Prefixes of environment variables that a launcher sets for one process only."""
 
@@ -48,17 +50,17 @@ def random_states() -> dict[str, Any]:
     return state
 
 
-def restore(state: Mapping[str, Any]) -> dict[str, str]:
+def restore(state: State) -> dict[str, str]:
     """Restore what `taken` returned in another process; return what failed, and why. In the main thread."""
     return _restored(state, {**_RANDOM, "os.environ": _environ})
 
 
-def restore_random(state: Mapping[str, Any]) -> dict[str, str]:
+def restore_random(state: State) -> dict[str, str]:
     """Restore what `random_states` returned, or a part of it; return what failed, and why. In the main thread."""
     return _restored(state, _RANDOM)
 
 
-def _restored(state: Mapping[str, Any], parts: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> dict[str, str]:
+def _restored(state: State, parts: Mapping[str, Callable[[State], None]]) -> dict[str, str]:
     failed = {}
     for what, part in parts.items():
         try:
@@ -68,7 +70,7 @@ def _restored(state: Mapping[str, Any], parts: Mapping[str, Callable[[Mapping[st
     return failed
 
 
-def _mlx(state: Mapping[str, Any]) -> None:
+def _mlx(state: State) -> None:
     import mlx.core as mx
 
     if "mlx" not in state:
@@ -77,12 +79,12 @@ def _mlx(state: Mapping[str, Any]) -> None:
     mx.random.seed(high << 32 | low)  # sets the key to [high, low]; MLX has no other way to set it (0.32.4)
 
 
-def _random(state: Mapping[str, Any]) -> None:
+def _random(state: State) -> None:
     if "random" in state:
         random.setstate(state["random"])
 
 
-def _numpy(state: Mapping[str, Any]) -> None:
+def _numpy(state: State) -> None:
     if "numpy" in state:
         with suppress(ImportError):
             import numpy
@@ -90,7 +92,7 @@ def _numpy(state: Mapping[str, Any]) -> None:
             numpy.random.set_state(state["numpy"])
 
 
-def _environ(state: Mapping[str, Any]) -> None:
+def _environ(state: State) -> None:
     os.environ.update(state["set"])
     for name in state["unset"]:
         os.environ.pop(name, None)

@@ -22,7 +22,7 @@ OF_CLASSES = frozenset({"__dict__", "__weakref__", "__module__", "__firstlineno_
 """Attributes of a class that are not part of its code."""
 
 
-def read_values(names: Collection[str], without: Collection[str], user_ns: Mapping[str, Any]) -> dict[str, Any]:
+def read_values(names: Collection[str], without: Collection[str], user_ns: Mapping[str, object]) -> dict[str, Any]:
     """The plain values among these variables, and among the variables that the user's functions read in turn.
 
     A function or class of the user is returned as a short checksum of its code, under its name with ``()``. `without`
@@ -51,18 +51,20 @@ def read_values(names: Collection[str], without: Collection[str], user_ns: Mappi
     return {name: value for name, value in found.items() if name not in changed}
 
 
-def _is_short(value: Any) -> bool:
+def _is_short(value: object) -> bool:
     return len(value) <= LONGEST if type(value) is str else type(value) is not int or abs(value) < LARGEST
 
 
-def _code_of(value: Any, user_ns: Mapping[str, Any]) -> Iterator[types.FunctionType | str]:
+def _code_of(value: object, user_ns: Mapping[str, object]) -> Iterator[types.FunctionType | str]:
     """The user's function that `value` wraps, if any, or the functions and plain attributes of the user's class."""
     if isinstance(value, type):
         for base in value.__mro__:
             for name, each in list(vars(base).items()) if base.__module__ == "__main__" else ():
                 if type(each) in PLAIN and name not in OF_CLASSES:
                     yield f"{name}={each!r}"
-                methods: list[Any] = [each] if isinstance(each, (types.FunctionType, staticmethod, classmethod)) else []
+                methods: list[object] = (
+                    [each] if isinstance(each, (types.FunctionType, staticmethod, classmethod)) else []
+                )
                 methods += [each.fget, each.fset] if isinstance(each, property) else []
                 for method in methods:
                     if (function := python_function(method)) is not None:
@@ -90,7 +92,7 @@ def _compiled(code: types.CodeType) -> str:
     return f"{code.co_code.hex()}{code.co_names}{code.co_varnames}{code.co_exceptiontable!r}{constants}"
 
 
-def _constant_text(value: Any) -> str:
+def _constant_text(value: object) -> str:
     if isinstance(value, types.CodeType):
         return _compiled(value)
     # The order of a set differs between processes.

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from allranks.machine.private_files import write_all_at
 from allranks.messages.state_manifest import checksum
@@ -52,7 +51,7 @@ def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> tuple[int, dict[str, 
 
     Copying to the system's cache uses a core, and waiting for the disk none, so checksums are computed during the wait.
     """
-    header, end = dict[str, Any](), 0
+    header, end = dict[str, object](), 0
     for key, array in arrays.items():
         start, end = end, end + array.data.nbytes
         header[key] = {"dtype": DTYPES[array.dtype], "shape": array.shape, "data_offsets": [start, end]}

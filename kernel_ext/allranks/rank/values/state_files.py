@@ -17,7 +17,7 @@ import types
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from allranks.messages import requests
 from allranks.messages.state_manifest import (
@@ -32,12 +32,16 @@ from allranks.messages.state_manifest import (
     digest,
     pickle_file,
 )
+from allranks.messages.value_types import Namespace
 from allranks.messages.wire import Buffer
 from allranks.pickling import pickle_values
 
 from . import checkpoint, safetensors
 from .describe_variables import DEEPEST, PLAIN
 from .safetensors import ArrayBytes, Damaged, SafetensorsFile
+
+if TYPE_CHECKING:
+    from mlx.core import array as Array
 
 LOCK = ".saving"
 """The file that is locked while a save writes to the folder. It contains the version that is being written."""
@@ -53,7 +57,9 @@ INVALID = "its collective was aborted, so it is invalid"
 """Why a variable is not saved."""
 
 
-def find_savable(variables: Mapping[str, Any], invalid: Container[int]) -> tuple[dict[str, list[Any]], dict[str, str]]:
+def find_savable(
+    variables: Mapping[str, object], invalid: Container[int]
+) -> tuple[dict[str, list[Array]], dict[str, str]]:
     """Maps each name that can be saved to the MLX arrays in its value, and every other name to the reason.
 
     Evaluates no array. `invalid` has the ``id`` of each array that must not be saved. In the main thread.
@@ -75,7 +81,7 @@ def find_savable(variables: Mapping[str, Any], invalid: Container[int]) -> tuple
 class StateSnapshot:
     """The values of variables at one moment, which later cells do not change. Taken in the main thread."""
 
-    def __init__(self, variables: Mapping[str, Any]) -> None:
+    def __init__(self, variables: Mapping[str, object]) -> None:
         """An array with several names gets its key from the first. Raises ValueError for an unsavable variable."""
         keys = _keys(variables)
         self.variables: list[requests.HeldVariable] = []
@@ -88,7 +94,7 @@ class StateSnapshot:
             self.variables.append(described)
             stored |= of_name
 
-        def key_of(obj: Any) -> str | None:
+        def key_of(obj: object) -> str | None:
             return keys[id(obj)][0] if id(obj) in keys else None
 
         self.pickle = [bytes(each) for each in pickle_values.pack_names(variables, key_of)]
@@ -115,7 +121,7 @@ def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVar
     """The description of a variable, and its arrays that have keys. Raises NotPicklable."""
     arrays = dict[str, Any]()
 
-    def stored(obj: Any) -> str | None:
+    def stored(obj: object) -> str | None:
         if id(obj) not in keys:
             return None
         key, _ = keys[id(obj)]
@@ -143,9 +149,9 @@ def _is_storable(value: Any) -> bool:
     return bool(whole and dtype.kind in "biufc" and dtype.isnative and dtype.name in safetensors.DTYPES)
 
 
-def _keys(variables: Mapping[str, Any]) -> ArrayKeys:
+def _keys(variables: Mapping[str, object]) -> ArrayKeys:
     """The keys of the arrays found in the variables. An array with several names gets the key of the first."""
-    found, taken, seen = dict[int, tuple[str, Any]](), set[str](), dict[int, Any]()
+    found, taken, seen = dict[int, tuple[str, Any]](), set[str](), dict[int, object]()
     for name, value in variables.items():
         for path, array in _arrays_in(value, name, seen):
             if id(array) not in found:
@@ -158,7 +164,7 @@ def _keys(variables: Mapping[str, Any]) -> ArrayKeys:
     return found
 
 
-def _arrays_in(value: Any, path: str, seen: dict[int, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _arrays_in(value: object, path: str, seen: dict[int, object], depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yields the path and the array of each array in a value. Values in `seen` are skipped."""
     if _is_storable(value):
         yield path, value
@@ -172,7 +178,7 @@ def _arrays_in(value: Any, path: str, seen: dict[int, Any], depth: int = 0) -> I
             yield from _arrays_in(each, part, seen, depth + 1)
 
 
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+def _parts(value: object) -> Iterator[tuple[object, object]]:
     """The parts of a tree, a model, an optimizer or another object, each with its name in it."""
     if isinstance(value, dict):
         yield from list(dict.items(value))
@@ -404,11 +410,11 @@ class StateReader:
         self._manifest = read_manifest(folder / version)
         self._rank = rank if rank is not None else min(_pickles_in(folder, self._manifest), default=0)
         self._files = dict[str, SafetensorsFile]()
-        self._loaded = dict[str, Any]()
+        self._loaded = Namespace()
         self.nbytes = 0
         """Bytes read so far."""
 
-    def load(self, names: Sequence[str], namespace: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    def load(self, names: Sequence[str], namespace: Namespace) -> tuple[Namespace, dict[str, str]]:
         """The values of these names, and the reasons for names that cannot be loaded. Does not change the namespace."""
         held = {name: value for name in names if (value := self._manifest.value(name, self._rank)) is not None}
         wanted = {key for value in held.values() for key in value.arrays}

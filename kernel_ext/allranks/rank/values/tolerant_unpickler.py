@@ -11,7 +11,9 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
+
+from allranks.messages.value_types import Namespace
 
 SURVIVED = (Exception, SystemExit)
 REASON_LENGTH = 200
@@ -24,7 +26,7 @@ class Missing:
 
     __slots__ = ("reason", "target")
 
-    def __init__(self, reason: str, target: Any = None) -> None:
+    def __init__(self, reason: str, target: object = None) -> None:
         self.reason = reason
         self.target = target
         """The first argument of the call that failed."""
@@ -33,7 +35,7 @@ class Missing:
 Load = Callable[["TolerantUnpickler"], None]
 
 
-def _making(load: Any, operands: int, on_top: bool) -> Load:
+def _making(load: Callable[[Any], object], operands: int, on_top: bool) -> Load:
     """Guard an operation that makes an object: on failure, Missing replaces the topmost object or is pushed on top."""
 
     def guarded(self: TolerantUnpickler) -> None:
@@ -51,7 +53,7 @@ def _making(load: Any, operands: int, on_top: bool) -> Load:
     return guarded
 
 
-def _filling(load: Any) -> Load:
+def _filling(load: Callable[[Any], object]) -> Load:
     """Guard an operation that fills the topmost object: on failure, that object is marked."""
 
     def guarded(self: TolerantUnpickler) -> None:
@@ -65,7 +67,7 @@ def _filling(load: Any) -> Load:
 
 class TolerantUnpickler(pickle._Unpickler):
     stack: list[Any]
-    append: Callable[[Any], None]
+    append: Callable[[object], None]
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **pickle._Unpickler.dispatch,
         pickle.REDUCE[0]: _making(pickle._Unpickler.load_reduce, 2, on_top=True),  # type: ignore[attr-defined]
@@ -80,16 +82,16 @@ class TolerantUnpickler(pickle._Unpickler):
         },
     }
 
-    def __init__(self, file: Any, *, buffers: Iterable[Any]) -> None:
+    def __init__(self, file: IO[bytes], *, buffers: Iterable[object]) -> None:
         super().__init__(file, buffers=buffers)
-        self._broken: dict[int, tuple[Any, str]] = {}
+        self._broken: dict[int, tuple[object, str]] = {}
         """The broken objects and the reasons, by ``id``."""
 
-    def mark(self, obj: Any, reason: str) -> None:
+    def mark(self, obj: object, reason: str) -> None:
         """Record that `obj` is broken; the first reason counts."""
         self._broken.setdefault(id(obj), (obj, reason))
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         try:
             return super().find_class(module, name)
         except SURVIVED as error:
@@ -105,7 +107,7 @@ class TolerantUnpickler(pickle._Unpickler):
 
     dispatch[pickle.POP[0]] = _load_pop
 
-    def broken(self, values: Mapping[str, Any], namespace: dict[str, Any]) -> dict[str, str]:
+    def broken(self, values: Mapping[str, object], namespace: Namespace) -> dict[str, str]:
         """The names of the `values` that are, or hold, a broken object, and why.
 
         Objects that functions look up in the `namespace` or in modules do not count as held, except underscored names,
@@ -137,7 +139,7 @@ class TolerantUnpickler(pickle._Unpickler):
         return {name: reasons[id(value)] for name, value in values.items() if id(value) in reasons}
 
 
-def _held_by(each: Any, namespace: dict[str, Any]) -> list[Any]:
+def _held_by(each: Any, namespace: Namespace) -> list[object]:
     held = gc.get_referents(each)
     if type(each) is types.FunctionType and each.__globals__ is namespace:
         held += [namespace.get(name) for name in each.__code__.co_names if name.startswith("_")]
@@ -146,13 +148,13 @@ def _held_by(each: Any, namespace: dict[str, Any]) -> list[Any]:
     return held
 
 
-def _is_imported(each: Any) -> bool:
+def _is_imported(each: object) -> bool:
     """A module, or a class that was not defined in a cell."""
     kind = type(each)
     return issubclass(kind, types.ModuleType) or (issubclass(kind, type) and each.__module__ != "__main__")
 
 
-def _missing(error: BaseException, operands: list[Any]) -> Missing:
+def _missing(error: BaseException, operands: list[object]) -> Missing:
     """A Missing with the error as its reason, or with the reason of an operand that is Missing itself."""
     args = operands[1] if len(operands) > 1 and isinstance(operands[1], tuple) else ()
     reason = next((each.reason for each in (*operands, *args) if isinstance(each, Missing)), "") or _said(error)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
+from allranks.messages.value_types import Namespace
 from allranks.rank.collectives import wrap_collectives
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.trace import mark
@@ -12,21 +13,25 @@ from allranks.rank.metrics.log import LogFunction
 from allranks.rank.values import checkpoint
 from allranks.rank.values.checkpoint import GIVEN
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+    from mlx.core.distributed import Group
+
 
 class GivenNames:
     """Puts these names into the user's namespace, and knows which of them the user has reassigned."""
 
     def __init__(
         self,
-        user_ns: dict[str, Any],
+        user_ns: Namespace,
         ledger: Ledger,
         log: LogFunction,
-        group: Callable[[], Any],
-        shell: Callable[[], Any],
+        group: Callable[[], Group | None],
+        shell: Callable[[], InteractiveShell | None],
     ) -> None:
         """`group` returns the world's group, and `shell` IPython's shell; both return None at first."""
         self._user_ns, self._ledger, self.log, self._group, self._shell = user_ns, ledger, log, group, shell
-        self._given: dict[str, Any] = {}
+        self._given: Namespace = {}
         """What `hand_out` assigned, by name; without the group, to which nothing may refer when the world is left."""
 
     def hand_out(self) -> None:
@@ -45,7 +50,7 @@ class GivenNames:
         self._user_ns.setdefault("mark", mark)  # a `mark` of the user's own stays
         self._user_ns.setdefault("log", self.log)  # `from math import log` is left alone
 
-    def all(self) -> dict[str, Any]:
+    def all(self) -> Namespace:
         """The values of ``mx``, ``world``, ``rank``, ``size`` and ``log``."""
         import mlx.core as mx
 
@@ -65,12 +70,12 @@ class GivenNames:
         """The names that the user has reassigned."""
         return {name for name in GIVEN if name in self._user_ns} - self.given()
 
-    def user_variables(self) -> dict[str, Any]:
+    def user_variables(self) -> Namespace:
         """The user's variables; none before the engine is ready, when a world may already be joined."""
         if (shell := self._shell()) is None:
             return {}
         return checkpoint.user_variables(self._user_ns, shell.user_ns_hidden, self.given())
 
 
-def _same(value: Any, given: Any) -> bool:
+def _same(value: object, given: object) -> bool:
     return value is given or (type(value) is int and type(given) is int and value == given)

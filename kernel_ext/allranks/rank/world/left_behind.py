@@ -16,13 +16,17 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import compress, filterfalse
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from allranks.messages.value_types import Namespace
 from allranks.rank.arrays.pending import indexes, is_pending, waiting
 from allranks.rank.collectives import poison
 from allranks.rank.functions.replaced import original
 
-Array: TypeAlias = "weakref.ref[Any]"
+if TYPE_CHECKING:
+    from mlx.core import array as Array
+
+Reference: TypeAlias = "weakref.ref[Array]"
 
 
 class LeftBehind:
@@ -31,16 +35,16 @@ class LeftBehind:
     def __init__(self) -> None:
         self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         """A descriptor of ``/dev/null``, which neither sends nor receives."""
-        self._groups: list[tuple[Any, list[int], list[Array]]] = []
+        self._groups: list[tuple[object, list[int], list[Reference]]] = []
 
-    def find(self, user_ns: dict[str, Any]) -> list[Array]:
+    def find(self, user_ns: Namespace) -> list[Reference]:
         """Find the arrays that wait for a collective of the world that is about to be left."""
         known = {id(each()) for _, _, arrays in self._groups for each in arrays}
         pending = [array for array in _arrays(user_ns) if id(array) not in known and is_pending(array)]
         found = waiting(pending)
         return [weakref.ref(array) for array in pending if id(array) in found]
 
-    def keep(self, group: Any, closed: Iterable[int], arrays: list[Array]) -> None:
+    def keep(self, group: object, closed: Iterable[int], arrays: list[Reference]) -> None:
         """Keep `group` and its `closed` descriptor numbers for these arrays; drop groups that no array waits for."""
         groups, self._groups = self._groups, []
         for each in groups:
@@ -61,14 +65,14 @@ class LeftBehind:
                 os.close(got)
 
 
-def asked(arrays: Iterable[Array]) -> list[poison.Asked]:
+def asked(arrays: Iterable[Reference]) -> list[poison.Asked]:
     """The operations and dtypes that the placeholders must suit for these: a NaN as an index ends the process."""
     held = [array for each in arrays if (array := each()) is not None]
     dtypes = {str(array.dtype).removeprefix("mlx.core.") for array in held}
     return [("all_sum", dtype) for dtype in (dtypes | {"int32"} if indexes(held) else dtypes)]
 
 
-def compute(arrays: Iterable[Array]) -> None:
+def compute(arrays: Iterable[Reference]) -> None:
     """Evaluate these arrays from what the placeholders deliver. Called in the main thread."""
     import mlx.core as mx
 
@@ -78,7 +82,7 @@ def compute(arrays: Iterable[Array]) -> None:
             evaluate(each())
 
 
-def _arrays(user_ns: dict[str, Any]) -> Iterable[Any]:
+def _arrays(user_ns: Namespace) -> Iterable[Array]:
     """The MLX arrays that objects known to the garbage collector hold.
 
     There may be millions of references, so no Python code runs for each.
@@ -94,5 +98,5 @@ def _of_types(objects: list[Any], *types: type) -> Iterator[Any]:
     return compress(objects, map(frozenset(types).__contains__, map(type, objects)))
 
 
-def _waits(array: Array) -> bool:
+def _waits(array: Reference) -> bool:
     return (found := array()) is not None and is_pending(found)

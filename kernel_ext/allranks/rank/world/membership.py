@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.machine.private_files import write_private
 from allranks.messages.events import Unblocked
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.requests import Form, Joined
+from allranks.messages.value_types import Namespace
 from allranks.rank.arrays.pending import learn_collectives
 from allranks.rank.collectives import poison, wrap_collectives
 from allranks.rank.collectives.aborted import PEER_LOST
@@ -36,7 +38,7 @@ from . import rebind, recompile
 from .given_names import GivenNames
 from .jaccl.jaccl_in_place import JacclInPlace
 from .jaccl.jaccl_membership import JacclMember
-from .left_behind import Array, LeftBehind, asked, compute
+from .left_behind import LeftBehind, Reference, asked, compute
 from .mpi.mpi_in_place import MpiInPlace
 from .mpi.mpi_membership import MpiMember
 from .peers import Peers
@@ -44,6 +46,11 @@ from .rendezvous import Rendezvous, in_turn, time_limit
 from .reserve import Reserve
 from .ring_in_place import RingInPlace
 from .sockets import close_refused, own_sockets
+
+if TYPE_CHECKING:
+    from mlx.core import Stream
+    from mlx.core.distributed import Group
+    from mpi4py.MPI import Comm
 
 CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
 """``mlx::core::distributed::clear_backends()``: Python's own atexit hook calls it; nothing else exports it."""
@@ -53,7 +60,7 @@ FAILED_HERE = "the world is broken because a collective failed; it is re-formed 
 """Why no further collective is entered."""
 
 
-def communicator() -> Any:
+def communicator() -> Comm:
     """The communicator of the current world, as an mpi4py object; on the ranks of an ``mpi`` cluster.
 
     After an abort, `heal` or `resize`, there is a new communicator, and calls on the previous one raise. Raises
@@ -73,7 +80,7 @@ class World:
     def __init__(
         self,
         config: RankConfig,
-        user_ns: dict[str, Any],
+        user_ns: Namespace,
         names: GivenNames,
         ledger: Ledger,
         meters: Meters,
@@ -110,7 +117,7 @@ class World:
         """Whether the main thread is leaving a world or joining one."""
         self._asked = self._begun = self._stopped = 0
         """Requests to form a world: how many came, how many were begun, and the last one that was stopped."""
-        self._ring_before: tuple[RingInPlace, Any] | None = None
+        self._ring_before: tuple[RingInPlace, Group | None] | None = None
         """The previous ring, and its group if the user has threads, which still get invalid results from that ring."""
         self._releasing = threading.Lock()
         World.current = self
@@ -204,7 +211,7 @@ class World:
         left, right = (rank - 1) % len(ports), (rank + 1) % len(ports)
         self._meters.wire.join(sockets, ports[rank], {left: ports[left], right: ports[right]}, ring)
 
-    def _hand_out_one_group(self, mx: Any) -> None:
+    def _hand_out_one_group(self, mx: ModuleType) -> None:
         """Make ``mx.distributed.init`` return this world's group, always as the same object.
 
         MLX makes a new Python object for the same group at each call (0.32.4). When the world is left, only the holders
@@ -214,7 +221,7 @@ class World:
             return
         init = self._init = mx.distributed.init
 
-        def init_once(*args: Any, **kwargs: Any) -> Any:
+        def init_once(*args: object, **kwargs: object) -> object:
             try:
                 self._ledger.raise_if_left()
                 own = self.group is not None and _backend(*args, **kwargs) in ("any", self.backend)
@@ -245,7 +252,7 @@ class World:
         ledger.leave_world()
         if ledger.invalid.asked and not was_refused and self._settle() and self.is_whole():
             ledger.invalid.asked.clear()  # all ranks had entered these collectives, and they have completed
-        arrays, sockets, pending = list[Array](), list[int](), list[str]()
+        arrays, sockets, pending = list[Reference](), list[int](), list[str]()
         if (left := self._in_place) is not None:
             if ledger.seq:
                 pending = ledger.invalid.give_up(self._names.user_variables())
@@ -361,7 +368,7 @@ class World:
         """Whether no rank has left this world or broken it, as far as that can be known here."""
         return self._in_place is None or self._in_place.is_whole()
 
-    def streams(self) -> list[Any]:
+    def streams(self) -> list[Stream]:
         """The streams that collectives may be on."""
         import mlx.core as mx
 
@@ -406,7 +413,7 @@ class World:
         self.environment |= {*request.env, *request.forget}
 
 
-def _backend(_strict: Any = False, backend: Any = "any", *_more: Any, **_options: Any) -> Any:
+def _backend(_strict: object = False, backend: object = "any", *_more: object, **_options: object) -> object:
     """The backend that ``init`` is asked for."""
     return backend
 

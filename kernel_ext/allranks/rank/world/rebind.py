@@ -12,10 +12,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-Put = Callable[[Any], None]
+Put = Callable[[object], None]
 
 
-def take_out(group: Any) -> list[Put]:
+def take_out(group: object) -> list[Put]:
     """Replace `group` by None wherever it is held; each returned function puts another group in one of these places.
 
     Tuples cannot be changed and keep the old group; those of default arguments are replaced.
@@ -32,7 +32,7 @@ def take_out(group: Any) -> list[Put]:
     return places
 
 
-def _untracked_holders(group: Any) -> list[Any]:
+def _untracked_holders(group: object) -> list[object]:
     """Holders that the collector does not track: dicts and tuples of objects that hold no references.
 
     A group holds none, so ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only through
@@ -48,7 +48,7 @@ def _untracked_holders(group: Any) -> list[Any]:
     return [*dicts.values(), *(each for each in functions if any(value is group for value in each.__defaults__ or ()))]
 
 
-def _places(holder: Any, group: Any) -> list[Put]:
+def _places(holder: object, group: object) -> list[Put]:
     if isinstance(holder, types.CellType):
         return [lambda new: setattr(holder, "cell_contents", new)]
     if isinstance(holder, types.FunctionType) and holder.__defaults__:
@@ -65,14 +65,14 @@ def _places(holder: Any, group: Any) -> list[Put]:
     return found + _in_slots(holder, group)
 
 
-def _in_slots(holder: Any, group: Any) -> list[Put]:
+def _in_slots(holder: object, group: object) -> list[Put]:
     named = [slots for kind in type(holder).__mro__ if (slots := vars(kind).get("__slots__"))]
     names = [name for slots in named for name in ([slots] if isinstance(slots, str) else slots)]
     held = [name for name in names if getattr(holder, name, None) is group]
     return [lambda new, name=name: setattr(holder, name, new) for name in held]  # type: ignore[misc]
 
 
-def _in_dict(holder: dict[Any, Any], group: Any) -> list[Put]:
+def _in_dict(holder: dict[Any, Any], group: object) -> list[Put]:
     keys = [key for key, value in list(dict.items(holder)) if value is group]
     if keys and "__module__" in holder:
         # Set through the class: the interpreter caches class attributes, and does not notice changes of the dict.
@@ -82,13 +82,13 @@ def _in_dict(holder: dict[Any, Any], group: Any) -> list[Put]:
     return [lambda new, key=key: dict.__setitem__(holder, key, new) for key in keys]  # type: ignore[misc]
 
 
-def _in_defaults(function: types.FunctionType, group: Any) -> list[Put]:
+def _in_defaults(function: types.FunctionType, group: object) -> list[Put]:
     """A tuple cannot be changed, but the default arguments of a function can be replaced."""
     # `put` must not hold the tuple, which holds the group.
     kept = [None if value is group else value for value in function.__defaults__ or ()]
     at = {i for i, value in enumerate(function.__defaults__ or ()) if value is group}
 
-    def put(new: Any) -> None:
+    def put(new: object) -> None:
         function.__defaults__ = tuple(new if i in at else value for i, value in enumerate(kept))
 
     return [put] if at else []
@@ -96,6 +96,6 @@ def _in_defaults(function: types.FunctionType, group: Any) -> list[Put]:
 
 def _forget_cached() -> None:
     """Clear MLX's own caches that hold a group."""
-    layers: Any = sys.modules.get("mlx.nn.layers.distributed")
+    layers = sys.modules.get("mlx.nn.layers.distributed")
     if layers is not None and hasattr(layers.sum_gradients, "cache_clear"):
         layers.sum_gradients.cache_clear()

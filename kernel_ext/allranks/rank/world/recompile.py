@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Kind
 from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, replaced
 from allranks.rank.functions.transforms import TRACING
+
+if TYPE_CHECKING:
+    from mlx.core import Stream
 
 
 class Generation:
@@ -31,7 +34,7 @@ def install(mx: Any) -> None:
         return
     compile_once = mx.compile
 
-    def compile(*args: Any, **kwargs: Any) -> Any:
+    def compile(*args: object, **kwargs: object) -> object:
         try:
             compiled = compile_once(*args, **kwargs)
         except BaseException as error:
@@ -49,7 +52,7 @@ class _Trace:
 
     def __init__(self) -> None:
         self.collectives: list[Kind] = []
-        self.stream: Any = None
+        self.stream: Stream | None = None
         """The stream of the last of these collectives."""
 
 
@@ -58,7 +61,7 @@ _traces: weakref.WeakValueDictionary[int, _Trace] = weakref.WeakValueDictionary(
 _living: weakref.WeakSet[_Compiled] = weakref.WeakSet()
 
 
-def _trace_of(function: Callable[..., Any]) -> _Trace:
+def _trace_of(function: object) -> _Trace:
     return _traces.setdefault(id(function), _Trace())
 
 
@@ -82,14 +85,14 @@ class _Compiled:
         self._compiled = None
         self._trace.collectives = []
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args: object, **kwargs: object) -> object:
         try:
             return TRACING.call(self._call, args, kwargs, closed=True)
         except BaseException as error:
             leave_out_our_frames(error)
             raise
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, *args: object, **kwargs: object) -> object:
         if self._compiled is None:
             self._compiled = self._compile()
         ledger, trace = Generation.ledger, self._trace

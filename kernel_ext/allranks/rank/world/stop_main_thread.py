@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
 
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import LedgerEntry, Unblocked
@@ -57,7 +57,7 @@ class Unblocker:
         self._break_at: tuple[float, int] | None = None
         """When to stop the cell again if it still runs, and which cell: it may have entered a collective since."""
 
-        self._stood: Any = None
+        self._stood: tuple[CodeType, int] | None = None
         """Position of the main thread in the user's code when it was sent SIGINT; None if it ran other code."""
         self._looks = 0
         """Number of checks since then that found no effect of the signal."""
@@ -230,7 +230,7 @@ class Unblocker:
         if self._looks >= LOST_AFTER:
             self._interrupt()
 
-    def _place(self) -> Any:
+    def _place(self) -> tuple[CodeType, int] | None:
         frame = self._cell.user_frame()
         return (frame.f_code, frame.f_lasti) if frame is not None else None
 

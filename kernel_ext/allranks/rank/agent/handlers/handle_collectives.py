@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
+from allranks.messages.value_types import Namespace
 from allranks.rank.arrays.pending import names_in, pending_names, settle
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.ledger import Ledger
@@ -30,7 +29,7 @@ class CollectiveRequests(RequestTable):
         barrier: Barrier,
         unblocker: Unblocker,
         debugger: Debugger,
-        user_ns: dict[str, Any],
+        user_ns: Namespace,
         names: GivenNames,
     ) -> None:
         super().__init__()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
+from allranks.messages.value_types import Namespace
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.collectives.trace import TRACE, now
 from allranks.rank.debug import introspection
@@ -17,6 +18,9 @@ from allranks.rank.values.read_values import read_values
 
 from .handler_table import Buffers, RequestTable
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 
 class LookRequests(RequestTable):
     def __init__(
@@ -24,8 +28,8 @@ class LookRequests(RequestTable):
         cell: RunningCell,
         recorder: CellRecorder,
         debugger: Debugger,
-        user_ns: dict[str, Any],
-        shell: Callable[[], Any],
+        user_ns: Namespace,
+        shell: Callable[[], InteractiveShell],
         open_console: Callable[[], str],
     ) -> None:
         super().__init__()

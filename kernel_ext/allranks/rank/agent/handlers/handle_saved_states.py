@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
 from allranks.messages.requests import Nothing
 from allranks.messages.state_manifest import MANIFEST, RANDOM_STATES, RUNS
+from allranks.messages.value_types import Namespace
 from allranks.rank.arrays.pending import waiting
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values import process_state, state_files
@@ -23,7 +23,7 @@ GONE = "its snapshot is gone: the rank was started again, or the save was ended"
 
 
 class StateRequests(RequestTable):
-    def __init__(self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger) -> None:
+    def __init__(self, rank: int, user_ns: Namespace, names: GivenNames, ledger: Ledger) -> None:
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger
         self._version = ""
@@ -32,7 +32,7 @@ class StateRequests(RequestTable):
         self._writer: StateWriter | None = None
         self._ended = ""
         """Version of the save that ended last."""
-        self._loaded: dict[str, Any] = {}
+        self._loaded: Namespace = {}
         """Values that are bound once all ranks have loaded theirs."""
         self.answer(requests.FindSavable, self._find_savable)
         self.answer(requests.TakeSnapshot, self._take_snapshot)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from allranks.lifeline.open_questions import Reply
 from allranks.machine.private_files import make_private, write_private
 from allranks.messages import requests
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.requests import Nothing
+from allranks.messages.value_types import Namespace
 from allranks.pickling import pickle_values
 from allranks.rank.arrays import computed
 from allranks.rank.cell.names import CellNames
@@ -26,12 +26,10 @@ from .handler_table import Buffers, RequestTable
 
 
 class VariableRequests(RequestTable):
-    def __init__(
-        self, rank: int, user_ns: dict[str, Any], names: GivenNames, ledger: Ledger, cell: RunningCell
-    ) -> None:
+    def __init__(self, rank: int, user_ns: Namespace, names: GivenNames, ledger: Ledger, cell: RunningCell) -> None:
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger, self._cell = rank, user_ns, names, ledger, cell
-        self._pushed: tuple[int, dict[str, Any]] | None = None
+        self._pushed: tuple[int, Namespace] | None = None
         """Number of a push, and the variables that are bound once all ranks have loaded theirs."""
         self.answer(requests.Push, self._push)
         self.confirm(requests.DecidePush, self._decide_push)
@@ -86,7 +84,7 @@ class VariableRequests(RequestTable):
     def _pull_leaf(self, request: requests.PullLeaf, _: Buffers) -> Reply[Nothing]:
         return Reply(Nothing(), pickle_values.pack(describe_variables.leaf_at(self._named(request.name), request.path)))
 
-    def _named(self, name: str) -> Any:
+    def _named(self, name: str) -> object:
         """Return the value of a dotted path. Raises NameError if there is none."""
         root, *path = name.split(".")
         if root not in self._user_ns:
@@ -105,7 +103,7 @@ class CheckpointRequests(RequestTable):
         config: RankConfig,
         beginning: Beginning,
         world: World,
-        user_ns: dict[str, Any],
+        user_ns: Namespace,
         names: GivenNames,
         cell_names: CellNames,
         ledger: Ledger,
@@ -144,7 +142,12 @@ class CheckpointRequests(RequestTable):
         return Path(path or Path(self._config.directory, "carried"))
 
     def _saved(
-        self, save: Any, variables: dict[str, Any], path: Path, aside: str | None, unsure: Sequence[str] = ()
+        self,
+        save: Callable[..., checkpoint.SavedCheckpoint],
+        variables: Namespace,
+        path: Path,
+        aside: str | None,
+        unsure: Sequence[str] = (),
     ) -> requests.Saved:
         if aside is not None:
             make_private(path.parent)

@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from allranks.machine.jaccl_systems import PROVEN, SWITCH, macos_version
 from allranks.rank.collectives.ledger import Ledger
@@ -20,6 +21,9 @@ from allranks.rank.world.shared_libraries import NotInPlace
 from .jaccl_in_place import JacclInPlace
 from .verbs_check import VerbsTrial
 from .verbs_table import VerbsTable
+
+if TYPE_CHECKING:
+    from mlx.core import Stream
 
 ENDS = "this rank's process is being ended"
 """Why no further collective is entered."""
@@ -37,14 +41,14 @@ class JacclMember:
         """The resources that JACCL held before the newest world, by verb."""
         self.not_in_place = ""
         """Why collectives of JACCL cannot be aborted here, as a clause."""
-        self._streams: list[Any] = []
+        self._streams: list[Stream] = []
 
     @property
     def is_tracked(self) -> bool:
         """Whether the resources that JACCL makes are tracked."""
         return self._table is not None
 
-    def prepare(self, mx: Any) -> None:
+    def prepare(self, mx: ModuleType) -> None:
         """Before each JACCL world: note which resources exist; before the first, begin to track them."""
         if self._table is not None:
             self._before = {make: set(held) for make, held in self._table.held.items()}
@@ -61,7 +65,7 @@ class JacclMember:
         self._table = found
         self._before = {make: set() for make in found.held}
 
-    def joined(self, streams: list[Any]) -> JacclInPlace | None:
+    def joined(self, streams: list[Stream]) -> JacclInPlace | None:
         """Return the means to abort the world just joined, whose collectives use these streams; None without any."""
         if self._table is None or self._trial is None or self.not_in_place:
             return None
@@ -107,7 +111,7 @@ class JacclMember:
         return not thread.is_alive()
 
 
-def usable_table(mx: Any) -> VerbsTable:
+def usable_table(mx: ModuleType) -> VerbsTable:
     """MLX's table of verbs. Raises NotInPlace where it may not be used; writes nothing."""
     _check_switch()
     if not mx.distributed.is_available("jaccl"):  # MLX opens librdma only now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from allranks.rank.world.shared_libraries import NotInPlace, address_of
 
@@ -30,7 +30,9 @@ VERBS = [
 ]
 """In the order of ``IBVWrapper`` in mlx's ``jaccl/rdma.h`` (0.32.4)."""
 P, INT = ctypes.c_void_p, ctypes.c_int
-MADE_BY: dict[str, tuple[str, list[Any]]] = {
+CType: TypeAlias = "type[ctypes._SimpleCData[Any]]"
+"""The type of an argument or a result."""
+MADE_BY: dict[str, tuple[str, list[CType]]] = {
     "create_qp": ("destroy_qp", [P, P]),
     "reg_mr": ("dereg_mr", [P, P, ctypes.c_size_t, INT]),
     "create_cq": ("destroy_cq", [P, INT, P, P, INT]),
@@ -51,6 +53,6 @@ class RdmaVerbs:
         except (OSError, AttributeError) as error:
             raise NotInPlace(f"{library} is not as expected ({error})") from None
 
-    def call(self, name: str, arguments: list[Any], result: Any = INT) -> Callable[..., Any]:
+    def call(self, name: str, arguments: list[CType], result: CType | None = INT) -> Callable[..., Any]:
         """A verb as a Python callable with these types of arguments and result."""
         return ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(self.addresses[name])

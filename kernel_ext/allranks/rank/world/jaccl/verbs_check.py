@@ -13,7 +13,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from allranks.rank.world.shared_libraries import NotInPlace, is_code
 
@@ -105,7 +104,7 @@ def first_opened(verbs: RdmaVerbs, found: Iterable[int]) -> Iterator[int]:
         verbs.call("close_device", [P])(context)
 
 
-def made(verbs: RdmaVerbs, stack: ExitStack, make: str, *values: Any) -> int:
+def made(verbs: RdmaVerbs, stack: ExitStack, make: str, *values: object) -> int:
     """Make a resource that is freed with `stack`. Raises NotInPlace if the verb fails."""
     free, arguments = MADE_BY[make]
     resource: int | None = verbs.call(make, arguments, P)(*values)

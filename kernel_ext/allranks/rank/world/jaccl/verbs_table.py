@@ -12,11 +12,10 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from allranks.rank.world.shared_libraries import address_of, only_place
 
-from .rdma_verbs import INT, MADE_BY, VERBS, P, RdmaVerbs
+from .rdma_verbs import INT, MADE_BY, VERBS, CType, P, RdmaVerbs
 
 
 class VerbsTable(RdmaVerbs):
@@ -27,7 +26,7 @@ class VerbsTable(RdmaVerbs):
         super().__init__()
         wanted = [self.addresses[name] for name in VERBS]
         self._address = only_place(struct.pack(f"{len(VERBS)}Q", *wanted), "its table of verbs")
-        self._ours: list[Any] = []
+        self._ours: list[object] = []
         """Our functions, kept alive because the table points to their code."""
         self.lock = threading.RLock()
         """Taken while a resource is freed, and while other code uses resources that are held."""
@@ -55,12 +54,14 @@ class VerbsTable(RdmaVerbs):
         """The resources that are held now and were not held `before`, by the verb that made them."""
         return {make: [made for made in list(held) if made not in before[make]] for make, held in self.held.items()}
 
-    def _replace(self, name: str, ours: Callable[..., int | None], result: Any, arguments: list[Any]) -> None:
+    def _replace(
+        self, name: str, ours: Callable[..., int | None], result: CType | None, arguments: list[CType]
+    ) -> None:
         function = ctypes.CFUNCTYPE(result, *arguments, use_errno=True)(ours)
         self._ours.append(function)
         ctypes.c_void_p.from_address(self._address + 8 * VERBS.index(name)).value = address_of(function)
 
-    def _makes(self, make: str, arguments: list[Any]) -> Callable[..., int | None]:
+    def _makes(self, make: str, arguments: list[CType]) -> Callable[..., int | None]:
         real, held = self.call(make, arguments, P), self.held[make]
 
         def call(*values: int) -> int | None:

