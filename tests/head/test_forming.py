@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from allranks.head.world import forming
-from allranks_backends.limits import limits
 from allranks_backends.plan import Host, Placement
 from allranks_backends.registry import get_backend
+from allranks_backends.unsupported_operations import limits
 
 PORTS = [5000, 5001, 5002]
 

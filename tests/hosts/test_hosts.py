@@ -24,7 +24,7 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.start_times import REMOTE
 from allranks.errors import AllranksError, CannotStart, UsageError
-from allranks.hosts.ssh import connection, log_in, remote
+from allranks.hosts.ssh import many_logins, remote, ssh_connection
 from tests.faults.absent import blocked
 from tests.hosts.lab import Hosts
 from tests.hosts.oddities import ended
@@ -112,7 +112,10 @@ def test_hosts_are_shown_as_the_hostfile_writes_them(
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_a_ring_over_three_hosts(hosts3: Hosts, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SILENT_AFTER", WITHIN)  # a machine that stands still for 4 s costs no login here
+    # A machine that stands still for 4 s costs no login here.
+    monkeypatch.setattr(
+        ssh_connection, "SILENT_AFTER", WITHIN
+    )  # a machine that stands still for 4 s costs no login here
     before = [hosts3.logins(name) for name in hosts3.names]
     with Cluster(hosts=hosts3.names, ranks_per_host=each, backend="ring") as cluster:
         assert sums(cluster) == [3.0 * each] * (3 * each)
@@ -286,7 +289,7 @@ def test_nothing_listens_without_our_key(world: Cluster, hosts3: Hosts) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize("each", [1, 2])
 def test_mpi_over_three_hosts(hosts3: Hosts, need_mpi: None, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SILENT_AFTER", WITHIN)
+    monkeypatch.setattr(ssh_connection, "SILENT_AFTER", WITHIN)
     before = [hosts3.logins(name) for name in hosts3.names]
     with Cluster(hosts=hosts3.names, ranks_per_host=each, backend="mpi") as cluster:
         assert sums(cluster) == [3.0 * each] * (3 * each)
@@ -468,7 +471,7 @@ def test_a_python_that_hangs_is_ended_on_its_host(
     hosts3: Hosts, tmp_path: Path, body: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "STARTS_WITHIN", 2.0)
-    monkeypatch.setattr(log_in, "READY_WITHIN", 12.0)
+    monkeypatch.setattr(many_logins, "READY_WITHIN", 12.0)
     (tmp_path / "sitecustomize.py").write_text(NAPS)
     python = python_that(tmp_path, "python-hangs", body.format(naps=tmp_path))
     try:

@@ -24,7 +24,7 @@ import zmq
 from allranks import Cluster
 from allranks.errors import CannotStart, UsageError
 from allranks.hosts import listener
-from allranks.rank.process.join import find_notebook
+from allranks.rank.process.join_from_scheduler import find_notebook
 from allranks_backends.runtimes.mpi import find_mpirun
 from tests.jupyter import Notebook
 from tests.needs import need
@@ -227,7 +227,7 @@ def left_behind(scheduler: Scheduler, within: float) -> subprocess.Popen[str]:
     key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
     scheduler.file.write_text(json.dumps({"urls": ["tcp://127.0.0.1:9"], "key": key, "token": "t"}))
     code = (
-        f"import allranks.rank.process.join as j; j.ANSWER_WITHIN, j.FILE_WITHIN = 0.1, {within}\n"
+        f"import allranks.rank.process.join_from_scheduler as j; j.ANSWER_WITHIN, j.FILE_WITHIN = 0.1, {within}\n"
         "import allranks.rank.__main__ as m; m.main()"
     )
     line = [sys.executable, "-c", code, "--join", str(scheduler.file)]

@@ -24,7 +24,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart, NoCluster
-from allranks.hosts.ssh import connection
+from allranks.hosts.ssh import ssh_connection
 from allranks.hosts.ssh.remote import RemoteHost
 from allranks.machine.clusters import FILE, hosted_clusters
 from allranks.machine.lease import busy_at
@@ -204,8 +204,8 @@ HANGS = '#!/bin/sh\n[ ! -e {flag} ] || exec sleep 1000\nexec {python} "$@"\n'
 def test_logins_that_hang_while_a_host_is_out_of_reach_are_ended_there(
     hosts3: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "ANSWER_WITHIN", 0.0)
-    monkeypatch.setattr(connection, "RECONNECT_WITHIN", (3,))
+    monkeypatch.setattr(ssh_connection, "ANSWER_WITHIN", 0.0)
+    monkeypatch.setattr(ssh_connection, "RECONNECT_WITHIN", (3,))
     flag, script = tmp_path / "flag", tmp_path / "python-hangs"
     script.write_text(HANGS.format(flag=flag, python=shlex.quote(sys.executable)))
     script.chmod(0o755)

@@ -16,7 +16,7 @@ import pytest
 from allranks.errors import CannotStart
 from allranks.hosts import host_end
 from allranks.hosts.host_end import PipedHost
-from allranks.hosts.ssh import command, differences, login
+from allranks.hosts.ssh import differences, login, ssh_failures
 from allranks.messages.host_messages import HostAnswer, read_order, to_line
 from tests.needs import need, need_tool
 
@@ -34,7 +34,7 @@ PYTHON = "/opt/env/bin/python"
     ],
 )
 def test_every_shell_says_in_its_own_way_that_there_is_no_python(said: str) -> None:
-    assert command.explained([said], "mac1", PYTHON).startswith(f"there is no {PYTHON} there")
+    assert ssh_failures.explained([said], "mac1", PYTHON).startswith(f"there is no {PYTHON} there")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_every_shell_says_in_its_own_way_that_there_is_no_python(said: str) -> N
     ],
 )
 def test_a_proxy_that_is_not_there_is_no_missing_python(said: list[str]) -> None:
-    assert "its ProxyJump or ProxyCommand" in command.explained(said, "mac1", PYTHON)
+    assert "its ProxyJump or ProxyCommand" in ssh_failures.explained(said, "mac1", PYTHON)
 
 
 def test_what_runs_from_source_is_not_asked_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,14 +62,14 @@ def test_what_to_type_for_a_python_in_a_path_with_a_space(monkeypatch: pytest.Mo
     python = "/opt/my env/bin/python"
     for said in (
         differences.listing(differences.differing({"python": "3.11.7", "mlx": "0.31.0"}), python),
-        command.explained([f"{python}: No module named 'allranks'"], "mac1", python),
-        command.explained(["No module named 'numpy'"], "mac1", python),
+        ssh_failures.explained([f"{python}: No module named 'allranks'"], "mac1", python),
+        ssh_failures.explained(["No module named 'numpy'"], "mac1", python),
     ):
         assert "here: '/opt/my env/bin/python' -m pip install " in said
 
 
 def test_a_host_with_an_older_allranks_is_told_from_one_without() -> None:
-    said = command.explained([f"{PYTHON}: No module named allranks.host_process.clusters_here"], "mac1", PYTHON)
+    said = ssh_failures.explained([f"{PYTHON}: No module named allranks.host_process.clusters_here"], "mac1", PYTHON)
     assert "another version of allranks" in said and "--upgrade" in said
 
 
@@ -138,4 +138,4 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest
     ],
 )
 def test_what_to_type_for_a_host_with_a_port_is_what_ssh_s_programs_take(said: str, typed: str) -> None:
-    assert command.explained([said], "ada@box:2222", PYTHON).endswith(f": {typed}")
+    assert ssh_failures.explained([said], "ada@box:2222", PYTHON).endswith(f": {typed}")

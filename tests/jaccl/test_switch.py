@@ -15,9 +15,9 @@ from allranks.machine.jaccl_systems import SWITCH
 from allranks.rank.world.jaccl import jaccl_membership as jaccl_member
 from allranks.rank.world.rendezvous import wait_for_listeners
 from allranks.rank.world.shared_libraries import NotInPlace
-from allranks_backends.limits import limits
 from allranks_backends.plan import Host, Placement
 from allranks_backends.registry import get_backend
+from allranks_backends.unsupported_operations import limits
 
 from .conftest import NewWorld
 

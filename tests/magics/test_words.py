@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from allranks.hosts.ssh.config import configured_hosts
+from allranks.magics.completion_words import words
 from allranks.magics.parsers import GROUPS, cell_parser, line_parser
-from allranks.magics.words import words
 
 CLUSTERS, HOSTS = ["lab", "main"], ["localhost", "mac1", "mac2"]
 RUNS = ["1", "2", "baseline"]

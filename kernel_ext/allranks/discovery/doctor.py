@@ -18,8 +18,8 @@ from typing import Any
 
 from allranks.arguments import hosts_of, parse_size
 from allranks.errors import CellInterrupted, HostCause
-from allranks.hosts.ssh.command import destination
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of, path_for_sh
+from allranks.hosts.ssh.ssh_command import destination
 from allranks.machine.describe_host import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, abort_checks, examine, facts_of
 from allranks_backends.doctor.finding import sentence_and_fix

@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
-from allranks.hosts.ssh.command import SSH_OPTIONS, destination, explained
+from allranks.hosts.ssh.ssh_command import SSH_OPTIONS, destination
+from allranks.hosts.ssh.ssh_failures import explained
 from allranks_backends.plan import Host
 
 COMMANDS_WITHIN = 15

@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 
 from allranks.arguments import hosts_of
 from allranks.errors import CellInterrupted, UsageError
-from allranks.hosts.ssh.command import typed
 from allranks.hosts.ssh.interpreter import Interpreter, private_environment
 from allranks.hosts.ssh.login import Login
+from allranks.hosts.ssh.ssh_command import typed
 from allranks.machine.environments import CURRENT, MARK
 from allranks_backends.plan import Host
 from allranks_widgets import human_bytes

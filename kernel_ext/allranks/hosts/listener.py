@@ -2,7 +2,7 @@
 
 There is no host to log in to, so the lifeline and the engines' side of the controller listen on all addresses of this
 machine, for processes that hold the keys of the join file. Each process that connects acts as one host process
-(`allranks.rank.process.join`): it receives orders and sends events over the lifeline.
+(`allranks.rank.process.join_from_scheduler`): it receives orders and sends events over the lifeline.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from .listener import Listener, Progress
 from .local import LocalHost
 from .meeting_addresses import LOOPBACK, HostNetwork, meeting_addresses, shared_networks
 from .ssh.interpreter import Interpreter, interpreter_of
-from .ssh.log_in import reach
+from .ssh.many_logins import reach
 from .ssh.remote import RemoteHost, SavedHost
 
 CONTROLLER_STAYS = 7 * 86400.0

@@ -18,7 +18,7 @@ from allranks.head.world.detached import left_behind
 from allranks.hosts.ssh.config import configured_hosts
 
 from . import auto as auto_module
-from .words import words
+from .completion_words import words
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

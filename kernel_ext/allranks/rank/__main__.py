@@ -12,7 +12,7 @@ from pathlib import Path
 
 from allranks.machine.private_files import make_private, offered, redirect_to_log
 from allranks.messages.host_messages import RankConfig
-from allranks.rank.process.join import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
+from allranks.rank.process.join_from_scheduler import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
 
 
 def _number(given: int | None) -> int:

@@ -14,9 +14,9 @@ from allranks.lifeline.head_end import Lifeline
 from allranks.lifeline.open_questions import LOST, Reply, RequestFailed
 from allranks.machine.tcp_ports import says_transient
 from allranks.messages.requests import Form, GiveUpAborting, Joined, MayConnect, Meet, Refusals, Spawn, StopForming
-from allranks_backends.limits import Limits, limits
 from allranks_backends.plan import Host, Placement, WorldPlan, alike
 from allranks_backends.protocol import WORLD_VARIABLES, Backend
+from allranks_backends.unsupported_operations import Limits, limits
 
 Answers: TypeAlias = "dict[int, Future[Reply[Joined]]]"
 

@@ -15,8 +15,9 @@ from allranks.hosts.host_end import ConnectionInfo
 from allranks.messages.host_messages import Greeting, read_event, to_line
 from allranks.messages.wire import NotUnderstood
 
-from .command import CONNECT_WITHIN, SSH_OPTIONS, destination, explained, ssh_options
 from .interpreter import Interpreter
+from .ssh_command import CONNECT_WITHIN, SSH_OPTIONS, destination, ssh_options
+from .ssh_failures import explained
 
 _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.1:(\d+)")
 _NOISE = ("Warning: Permanently added", "Allocated port")

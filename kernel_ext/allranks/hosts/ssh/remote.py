@@ -29,11 +29,12 @@ from allranks.messages.host_messages import (
 from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
-from .command import setup_advice, typed
-from .connection import SshConnection
 from .differences import differing, listing
 from .interpreter import Interpreter
 from .login import engine_ports, port_of, through
+from .ssh_command import typed
+from .ssh_connection import SshConnection
+from .ssh_failures import setup_advice
 
 READY_WITHIN = 25.0
 """Timeout, in seconds, for a host process to answer; its Python may load from a cold disk. ssh has its own timeouts."""

@@ -30,7 +30,7 @@ class Spawn(Struct, frozen=True):
 
 
 class Refusals(Struct, frozen=True):
-    """What a backend cannot do; the fields of ``allranks_backends.limits.Limits``."""
+    """What a backend cannot do; the fields of ``allranks_backends.unsupported_operations.Limits``."""
 
     operations: dict[str, str]
     neighbours: str | None

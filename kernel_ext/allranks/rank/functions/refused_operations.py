@@ -45,7 +45,7 @@ class RefusedOperations:
         self._rank, self._size = 0, 1
 
     def enter_world(self, refusals: Refusals, operations: tuple[str, ...], rank: int, size: int) -> None:
-        """Set the limits of the joined world's backend (see ``allranks_backends.limits``).
+        """Set the limits of the joined world's backend (see ``allranks_backends.unsupported_operations``).
 
         In a world of one rank, nothing is refused: MLX has nothing to send, and answers every operation itself.
         """

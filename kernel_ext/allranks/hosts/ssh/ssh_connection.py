@@ -19,9 +19,9 @@ from typing import IO
 from allranks.messages.host_messages import Alive, Gone, Heard, HostEvent, HostOrder, Present, read_event, to_line
 from allranks.messages.wire import NotUnderstood
 
-from .command import CONNECT_WITHIN
 from .interpreter import Interpreter
 from .login import Login
+from .ssh_command import CONNECT_WITHIN
 
 ALIVE_EVERY = 1.0
 SILENT_AFTER = 4.0

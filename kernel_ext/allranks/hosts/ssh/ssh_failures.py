@@ -1,34 +1,13 @@
-"""This machine's ssh: its arguments for a host, its options, and explanations of why a login failed."""
+"""Why a login failed, or no Python started there: what ssh or the host's shell printed, and what to do about it."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 
-from allranks_backends.runtimes.placement_checks import known_as, login_and_port
+from allranks_backends.runtimes.placement_checks import known_as
 
-CONNECT_WITHIN = 8
-"""Timeout, in seconds, for ssh to connect and log in."""
-
-
-def ssh_options(within: int = CONNECT_WITHIN) -> list[str]:
-    """Options for a login without prompts, with `within` seconds to connect."""
-    options = {
-        "BatchMode": "yes",
-        "ConnectTimeout": within,
-        "ExitOnForwardFailure": "yes",
-        "LogLevel": "INFO",
-        # So ssh notices a lost network after 15 to 20 s.
-        "ServerAliveInterval": 5,
-        "ServerAliveCountMax": 3,
-        "ControlPath": "none",
-    }
-    return ["-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
-
-
-# The ports that ~/.ssh/config forwards may be in use by another login that is still open.
-SSH_OPTIONS = [*ssh_options(), "-o", "ClearAllForwardings=yes"]
-"""Options for a login that forwards no ports."""
+from .ssh_command import typed
 
 _NOT_INSTALLED = "allranks is not installed for {python} there. There: {python} -m pip install allranks"
 _NO_FORWARDING = "its sshd does not forward ports. Set AllowTcpForwarding yes in its sshd_config"
@@ -98,18 +77,6 @@ _ON_HOST = (
     ("No space left on device", "its disk is full (where TMPDIR points, or /tmp)"),
     ("No usable temporary directory", "its disk is full (where TMPDIR points, or /tmp), or not writable"),
 )
-
-
-def destination(name: str) -> list[str]:
-    """The arguments of ssh for ``user@host:port``."""
-    login, port = login_and_port(name)
-    # "--", since a name from a hostfile must not be read as an option.
-    return ["--", login] if port is None else ["-p", str(port), "--", login]
-
-
-def typed(name: str) -> str:
-    """What a user types after ``ssh`` for ``user@host:port``."""
-    return shlex.join(word for word in destination(name) if word != "--")
 
 
 def explained(said: Sequence[str], name: str, python: str, *, may_set_up: bool = False, logged_in: bool = False) -> str:
