@@ -12,7 +12,7 @@ from typing import Any
 
 from allranks import Cluster
 from allranks.errors import AllranksError
-from allranks.notebook import stop
+from allranks.notebook import stop_button
 
 SUM = "mx.distributed.all_sum(mx.array(1)).item()"
 CELL_WITHIN = 100.0
@@ -102,7 +102,7 @@ def main() -> None:
     plan = Plan(**json.loads(sys.argv[1]))
     faulthandler.dump_traceback_later(STUCK_AFTER)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    stop.PATIENCE = 0.0  # a stop is acted on in the next wait of a change, not after five seconds
+    stop_button.PATIENCE = 0.0  # a stop is acted on in the next wait of a change, not after five seconds
     if plan.round == 1:
         hosts = plan.hosts or None
         cluster = Cluster(

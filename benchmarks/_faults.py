@@ -17,7 +17,7 @@ from allranks import Cluster
 from allranks.cluster.cell import Cell
 from allranks.cluster.cell_result import CellResult
 from allranks.errors import AllranksError, CellInterrupted, CellTimeout
-from allranks.notebook import stop
+from allranks.notebook import stop_button
 
 STATES = {
     "idle": "pass",
@@ -185,7 +185,7 @@ def _interrupt_heal(cluster: Cluster, round: Round) -> None:
     """Stop pressed in a `heal`, which another one finishes."""
     _kill(cluster, round)
     with (
-        mock.patch.object(stop, "PATIENCE", 0.0),  # a stop is acted on in the next wait of a change
+        mock.patch.object(stop_button, "PATIENCE", 0.0),  # a stop is acted on in the next wait of a change
         _stop_pressed(6 * round.delay, None),
         contextlib.suppress(KeyboardInterrupt, AllranksError),
     ):

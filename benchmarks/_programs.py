@@ -23,8 +23,8 @@ from allranks import Cluster
 from allranks.cluster.cell import Cell
 from allranks.cluster.cell_result import CellResult
 from allranks.errors import AllranksError
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
-from allranks.notebook.watch import Nowhere
 from allranks_backends.views import AT_REST
 
 OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather")
@@ -76,7 +76,7 @@ def in_thread(work):
 other_stream = mx.new_stream(mx.cpu) if {streams} else None
 """
 FOUND = """
-from allranks.rank.arrays.pending import is_pending as _is_pending
+from allranks.rank.arrays.pending_arrays import is_pending as _is_pending
 def _numbers(array):
     return (array.astype(mx.float32) if array.dtype == mx.bfloat16 else array).reshape(-1).tolist()
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from allranks import Cluster
 from allranks.errors import AllranksError
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
-from allranks.notebook.watch import Nowhere
 from tests.hosts.lab import Hosts, made
 
 from ._processes import carrying, nothing_left

@@ -1,7 +1,7 @@
 """busbw as bench finds it, against the same loop in the same two ranks started directly from a shell.
 
-The loop is `allranks.rank.metrics.bench.measure` on both sides. Both worlds live side by side and take turns sample by
-sample, as in `allreduce`; a sample is the median of its calls, and a call takes the mean of its ranks' times.
+The loop is `allranks.rank.metrics.time_operation.measure` on both sides. Both worlds live side by side and take turns
+sample by sample, as in `allreduce`; a sample is the median of its calls, and a call takes the mean of its ranks' times.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def serve(where, backend, seconds):
     import mlx.core as mx
     import numpy as np
 
-    from allranks.rank.metrics.bench import measure
+    from allranks.rank.metrics.time_operation import measure
 
     world = mx.distributed.init(strict=True, backend=backend)
     with Client(where) as connection:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from allranks.notebook.writer import BAR
+from allranks.notebook.output_writer import BAR
 
 from ._notebook import DEFAULT, Notebook, notebook
 from ._plain import plain_cluster

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allranks.notebook.terminal import clean, plain
+from allranks.notebook.safe_text import clean, plain
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -20,7 +20,7 @@ OpenNotebook = Callable[..., Notebook]
 
 SHOW = """
 from allranks.notebook.fold import Block
-from allranks.notebook.show import Show
+from allranks.notebook.show_blocks import Show
 show = Show(range({size}), live=True, has_widget=lambda _: False)
 """
 LONG = (

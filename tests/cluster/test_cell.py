@@ -14,7 +14,7 @@ import pytest
 from allranks import Cluster
 from allranks.errors import CellFailed, CellInterrupted, CellTimeout, UsageError
 from allranks.notebook import fold
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 from tests.frames import frames_of_ours
 from tests.jupyter import uncoloured
 from tests.waiting import comes_true, idle
@@ -348,7 +348,7 @@ def test_output_is_shown_while_the_cell_runs(ring2: Cluster, tmp_path: Any, monk
 
 def test_the_notebook_hears_of_the_end_whatever_goes_wrong_at_it(ring2: Cluster) -> None:
     broken = (
-        "import allranks.rank.cell.names as module\nright = module.pending_names\n"
+        "import allranks.rank.cell.changed_names as module\nright = module.pending_names\n"
         "def wrong(*_, **__):\n    module.pending_names = right\n    raise LookupError('what is pending')\n"
         "module.pending_names = wrong\nmx.distributed.all_sum(mx.ones(2)).tolist()"
     )

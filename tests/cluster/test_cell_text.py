@@ -15,9 +15,9 @@ from allranks import Cluster
 from allranks.cluster import cell_text
 from allranks.cluster.cell_text import FOUND, CellText
 from allranks.errors import CannotCopy, CellInterrupted, UsageError
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
 from allranks.notebook.page_room import LONGEST
-from allranks.notebook.watch import Nowhere
 from tests.waiting import WITHIN, comes_true, eventually
 
 

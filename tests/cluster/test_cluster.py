@@ -34,7 +34,7 @@ from allranks.errors import (
 from allranks.head.world import forming
 from allranks.machine.tcp_ports import free_ports
 from allranks.messages.requests import DecidePush, Push
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.pickling import pickle_values
 from allranks_backends.views import Snapshot
 from tests.waiting import comes_true, idle

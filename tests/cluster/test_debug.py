@@ -265,7 +265,7 @@ def test_all_ranks_at_a_breakpoint_are_led_together(kernel: Notebook, need_mpi: 
 STANDS_STILL = """
 import time
 import allranks.cluster.cell
-from allranks.cluster import conversation
+from allranks.cluster import debugger_prompt
 class Clock:
     behind, stands = 0.0, time.monotonic()
     def monotonic(self):
@@ -273,11 +273,11 @@ class Clock:
     def go_on(self):
         if self.stands is not None:
             self.behind, self.stands = time.monotonic() - self.stands, None
-clock, real_ask = Clock(), conversation.ask
+clock, real_ask = Clock(), debugger_prompt.ask
 def ask(read, prompt, monitor, over, deadline):
     clock.go_on()
     return real_ask(read, prompt, monitor, over, None if deadline is None else deadline + clock.behind)
-allranks.cluster.cell.time, conversation.ask = clock, ask
+allranks.cluster.cell.time, debugger_prompt.ask = clock, ask
 """
 """In a notebook: no time passes for the next cell until it asks; then all its time is left."""
 
@@ -293,7 +293,7 @@ def test_ctrl_c_and_a_timeout_at_the_prompt_give_it_back(kernel: Notebook, need_
     try:
         late = Typist(kernel).run(f"%%distributed --timeout 3\n{code}", lambda: None)
     finally:
-        kernel.ok("allranks.cluster.cell.time, conversation.ask = time, real_ask")
+        kernel.ok("allranks.cluster.cell.time, debugger_prompt.ask = time, real_ask")
     assert late.error.startswith("CellTimeout: the cell was stopped after 3 s"), late.all
     kernel.comes_true(ALL_AT_REST)
     assert kernel.ok(f"%%distributed\n{SUM}").by_rank == dict.fromkeys(range(4), "4\n")

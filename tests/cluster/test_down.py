@@ -17,7 +17,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import NoCluster
-from allranks.host_process.children import END_AFTER
+from allranks.host_process.child_processes import END_AFTER
 from tests.faults.kept import sums_are_right
 from tests.faults.test_silence import Shown
 from tests.jupyter import Notebook

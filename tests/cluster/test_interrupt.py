@@ -13,7 +13,7 @@ from allranks import Cluster
 from allranks.errors import Busy, CellInterrupted, CellTimeout
 from allranks.messages.requests import Pending
 from allranks.notebook import fold
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 from tests.frames import frames_of_ours
 from tests.jupyter import ALL_AT_REST, CellOutputs, Notebook
 from tests.waiting import comes_true, idle

@@ -32,7 +32,7 @@ from allranks.errors import (
 from allranks.head.state import cell_run
 from allranks.head.state.logged import Row
 from allranks.notebook.cell_curves import CellCurves
-from allranks.notebook.show import Show
+from allranks.notebook.show_blocks import Show
 from tests.notebook.test_watch import until
 from tests.waiting import WITHIN, comes_true
 

@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from allranks import Cluster, __version__
-from allranks.discovery.running import Ending, OnHost, RunningCluster, end_cluster
+from allranks.discovery.running_clusters import Ending, OnHost, RunningCluster, end_cluster
 from allranks.host_process.description import Description
-from allranks.machine.clusters import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
-from allranks.machine.identity import identity_of
+from allranks.machine.cluster_descriptions import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
+from allranks.machine.process_identity import identity_of
 from allranks.messages.host_messages import DescribeCluster
 from tests.shell import WITHIN, allranks, described_as
 from tests.waiting import eventually
@@ -256,8 +256,8 @@ def test_of_one_name_the_one_that_runs_is_meant(tmp_path: Path, monkeypatch: pyt
         asked.append(what)
         return {"localhost": ["rank 0"]}, {}
 
-    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}, []))
-    monkeypatch.setattr("allranks.discovery.running._run", answer)
+    monkeypatch.setattr("allranks.discovery.running_clusters._ask", lambda pythons: (parts if pythons else [], {}, []))
+    monkeypatch.setattr("allranks.discovery.running_clusters._run", answer)
     ending = end_cluster("main")
     assert asked == ["lives"]
     assert ending.unreached == {"mac2": "it was not named with --hosts"}, "its ranks there go on"
@@ -274,8 +274,8 @@ def test_the_files_of_all_of_one_name_are_removed_where_none_runs(monkeypatch: p
         asked.append(what)
         return {"localhost": []}, {}
 
-    monkeypatch.setattr("allranks.discovery.running._ask", lambda pythons: (parts if pythons else [], {}, []))
-    monkeypatch.setattr("allranks.discovery.running._run", answer)
+    monkeypatch.setattr("allranks.discovery.running_clusters._ask", lambda pythons: (parts if pythons else [], {}, []))
+    monkeypatch.setattr("allranks.discovery.running_clusters._run", answer)
     assert end_cluster("main", force=True).id == "newest"
     assert sorted(asked) == ["newest", "old", "older"]
 

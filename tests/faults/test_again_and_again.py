@@ -9,8 +9,8 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CellTimeout
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
-from allranks.notebook.watch import Nowhere
 from benchmarks._leftovers import Leftovers
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.stop import waiting

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from allranks import Cluster
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
-from allranks.notebook.watch import Nowhere
 from tests.faults.absent import DIES, blocked
 from tests.faults.kept import sums_are_right
 

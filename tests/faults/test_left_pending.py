@@ -49,7 +49,7 @@ def test_they_are_nan_and_the_world_goes_on(ring2: Cluster) -> None:
 
 LATE = """
 import time
-from allranks.rank.world.left_behind import LeftBehind
+from allranks.rank.world.left_pending import LeftBehind
 find = LeftBehind.find
 def find_late(self, user_ns):
     time.sleep(1)

@@ -346,7 +346,7 @@ import tempfile
 from pathlib import Path
 import mlx.core as mx
 from allranks.rank.world import shared_libraries
-from allranks.rank.world.mpi.functions import MpiFunctions
+from allranks.rank.world.mpi.mpi_functions import MpiFunctions
 assert mx.distributed.is_available("mpi")
 memory = shared_libraries.writable
 shared_libraries.writable = lambda library: {}

@@ -30,7 +30,7 @@ while held: os.close(held.pop())
 """
 LENDS = """
 import os, resource, threading
-from allranks.rank.world.reserve import COUNT, Reserve
+from allranks.rank.world.reserved_descriptors import COUNT, Reserve
 
 def used():
     return len(os.listdir("/dev/fd"))

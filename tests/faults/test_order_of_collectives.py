@@ -166,8 +166,8 @@ def test_what_is_right_raises_no_alarm(case: str, ring2: Cluster) -> None:
 
 GRAPHS = """import random
 import mlx.nn as nn
-from allranks.rank.arrays import computed
-from allranks.rank.arrays.drawing import drawing_of
+from allranks.rank.arrays import array_status
+from allranks.rank.arrays.graph_drawing import drawing_of
 
 def evaluated(seed, many):
     '''Collectives of a drawn graph: the order that is foreseen, and the one in which they met those of rank 1.'''
@@ -177,7 +177,7 @@ def evaluated(seed, many):
         x = mx.array([1000.0 * number]) + (draw.choice(pool) * 0 if pool and draw.random() < 0.3 else 0)
         sums.append(mx.distributed.all_sum(x))
         pool.append(sums[-1])
-    addresses = [computed.reader.primitive(each) for each in sums]
+    addresses = [array_status.reader.primitive(each) for each in sums]
     for _ in range(draw.randint(0, 2 * count)):
         one, other = draw.choice(pool), draw.choice(pool)
         pool.append(draw.choice([
@@ -190,7 +190,7 @@ def evaluated(seed, many):
         ])())
     roots = [sum(draw.sample(pool, len(pool))), *draw.sample(pool, 2), mx.stack(pool)]
     roots = draw.sample(roots, len(roots)) + [roots[0]]
-    foreseen = drawing_of(roots).order([computed.reader.primitive(each) for each in roots])
+    foreseen = drawing_of(roots).order([array_status.reader.primitive(each) for each in roots])
     mx.eval(roots)
     places = [sums[number].item() - 1000 * number for number in range(count)]
     return [addresses.index(each) for each in foreseen], sorted(range(count), key=places.__getitem__)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.rank.world.peers import Peers
+from allranks.rank.world.peer_datagrams import Peers
 from tests.waiting import comes_true
 
 WITHIN = 60.0

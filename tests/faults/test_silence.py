@@ -18,8 +18,8 @@ import pytest
 from allranks import Cluster
 from allranks.errors import NoAnswer, UsageError, WorldBroken
 from allranks.head.state.known_rank import SILENT_AFTER
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
-from allranks.notebook.watch import Nowhere
 from allranks_backends.views import Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.faults.stop import running, waiting

@@ -13,7 +13,7 @@ import pytest
 from allranks import Cluster
 from allranks.cluster.cell import Cell
 from allranks.errors import CellInterrupted, CellTimeout
-from allranks.head.cell import together
+from allranks.head.cell import stalled_links
 from allranks.notebook.fold import Block
 from tests.faults.kept import keep, look, sums_are_right
 from tests.faults.stalled import SOCKETS, STALL
@@ -33,8 +33,8 @@ WITHIN = 120.0
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing moves in these tests: the report need not wait so long until that is sure."""
-    monkeypatch.setattr(together, "STILL_AFTER", 3.0)
-    monkeypatch.setattr(together, "UNKNOWN_AFTER", 5.0)
+    monkeypatch.setattr(stalled_links, "STILL_AFTER", 3.0)
+    monkeypatch.setattr(stalled_links, "UNKNOWN_AFTER", 5.0)
 
 
 class Heard(Shown):
@@ -162,7 +162,7 @@ def test_a_long_computation_in_the_same_evaluation_is_no_stall(
 ) -> None:
     """It is measured in processor time: however busy the machine is then and later, it takes no less."""
     grace = 2.0
-    monkeypatch.setattr(together, "STILL_AFTER", grace)
+    monkeypatch.setattr(stalled_links, "STILL_AFTER", grace)
     ring2.run(LONG.format(seconds=2 * grace)).check()
     took = [0.0]
     while min(took) < grace + 1:  # the processor may be faster now

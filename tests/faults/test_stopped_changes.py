@@ -18,7 +18,7 @@ from allranks import Cluster
 from allranks.errors import AllranksError, CannotStart, CellInterrupted, NoAnswer, WorldBroken
 from allranks.head.world import checkpoints, forming, healing, ranks
 from allranks.head.world.ranks import Ranks
-from allranks.notebook import stop
+from allranks.notebook import stop_button
 from tests.waiting import comes_true, eventually
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def stop_in(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(60)
 
-    monkeypatch.setattr(stop, "PATIENCE", 0.0)
+    monkeypatch.setattr(stop_button, "PATIENCE", 0.0)
     monkeypatch.setattr(owner, name, pressed)
 
 

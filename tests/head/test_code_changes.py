@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allranks.head.state.cell_run import CellRun
-from allranks.head.state.code_changes import Code, diff
+from allranks.head.state.code_constants import Code, diff
 
 TRAIN = "lr = {lr}\nmx.random.seed({seed})\noptimizer = Adam(learning_rate=lr, eps=1e-8)\n"
 

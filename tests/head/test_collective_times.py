@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks.head.state.collective_times import CollectiveShare, CollectiveTimes
-from allranks.head.state.history import Sample
+from allranks.head.state.traffic_history import Sample
 from allranks.messages.events import Timed
 from allranks_backends.views import OpView, Snapshot
 from tests.waiting import comes_true, eventually
@@ -121,7 +121,7 @@ def test_history_is_a_table(ring2: Cluster) -> None:
 def test_history_forgets_after_ten_minutes(ring2: Cluster) -> None:
     from dataclasses import replace
 
-    from allranks.head.state.history import History
+    from allranks.head.state.traffic_history import History
 
     history, now = History(), ring2.snapshot
     for second in range(0, 700, 50):

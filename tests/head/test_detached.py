@@ -12,7 +12,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.head.world.detached import Detached, detached_file, only_left_behind
-from allranks.machine.identity import identity_of
+from allranks.machine.process_identity import identity_of
 
 
 @pytest.fixture

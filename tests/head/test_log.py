@@ -12,7 +12,7 @@ import pytest
 from allranks.errors import NoCluster, UsageError
 from allranks.head.state.logged import DRAWN, FOLLOWED, MOST_POINTS, MOST_SERIES, RECENT, Logged, Row
 from allranks.messages.events import LogCall
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.rank.metrics.log import KEEP
 from allranks_widgets import Dashboard, replay
 from tests.faults.absent import blocked

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allranks.head.cell.release import Release
+from allranks.head.cell.enter_for_missing import Release
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.lifeline.open_questions import Reply

@@ -11,9 +11,9 @@ from threading import Event, Thread
 
 import pytest
 
-from allranks.machine import cleaners
-from allranks.machine.cleaners import KeptFromCleaners
+from allranks.machine import protect_from_cleaners
 from allranks.machine.lease import busy_at
+from allranks.machine.protect_from_cleaners import KeptFromCleaners
 
 OLD = time.time() - 4 * 86400
 
@@ -42,7 +42,7 @@ def folders(tmp_path: Path) -> Iterator[list[Path]]:
 def test_folders_that_go_meanwhile_end_no_use_of_the_others(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaners, "EVERY", -86400.0)
+    monkeypatch.setattr(protect_from_cleaners, "EVERY", -86400.0)
     file = folders[0] / "rank-0" / "busy"
     file.touch()
     kept = KeptFromCleaners()

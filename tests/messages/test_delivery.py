@@ -71,15 +71,15 @@ def test_cells_and_plain_requests_run_in_the_order_in_which_they_were_sent(ring2
 
 def test_a_plain_request_that_is_lost_delays_one_cell_and_no_more(ring2: Cluster) -> None:
     reset(ring2)
-    ring2.run("from allranks.rank.cell import turns; turns.LOST_AFTER = 0.5").check()
+    ring2.run("from allranks.rank.cell import arrival_order; arrival_order.LOST_AFTER = 0.5").check()
     underway = ring2.client._outstanding_dict[uuid(ring2, 1)]
     underway.add("lost")
     try:
-        ring2.run(COUNT + "; turns.LOST_AFTER = 10 * 60", timeout=WITHIN).check()
+        ring2.run(COUNT + "; arrival_order.LOST_AFTER = 10 * 60", timeout=WITHIN).check()
         ring2.run(COUNT, timeout=WITHIN).check()
     finally:
         underway.discard("lost")
-        ring2.run("turns.LOST_AFTER = 5.0; del turns").check()
+        ring2.run("arrival_order.LOST_AFTER = 5.0; del arrival_order").check()
     assert ring2.pull("ran") == [2, 2]
 
 

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from allranks import Cluster
-from allranks.hosts.relay import Relay
+from allranks.hosts.engine_relay import Relay
 
 WITHIN = 60_000
 """Milliseconds until a message must have arrived."""

@@ -271,7 +271,7 @@ def test_how_far_it_is_is_shown_in_a_notebook(notebook: Notebook) -> None:
         "import numpy as np\n"
         "import allranks.notebook.transfer_progress as progress\n"
         "progress.SHOW_AFTER = progress.SHOW_EVERY = 0.01\n"
-        "from allranks.notebook.live import LiveArea\n"
+        "from allranks.notebook.live_lines import LiveArea\n"
         "said, want = [], LiveArea.want\n"
         "LiveArea.want = lambda self, lines: (said.append(dict(lines)), want(self, lines))[1]\n"
         "from allranks.magics import magics"

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from allranks.notebook import writer
-from allranks.notebook.show import Show
+from allranks.notebook import output_writer
+from allranks.notebook.show_blocks import Show
 from tests.notebook.page import Page, Stream
 
 
@@ -26,5 +26,5 @@ def page(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> Page:
     page.outputs = []
     monkeypatch.setattr(shell, "display_pub", page)
     streams = SimpleNamespace(stdout=Stream(page, "stdout"), stderr=Stream(page, "stderr"))
-    monkeypatch.setattr(writer, "sys", streams)  # pytest takes sys.stdout itself for each phase of a test
+    monkeypatch.setattr(output_writer, "sys", streams)  # pytest takes sys.stdout itself for each phase of a test
     return page

@@ -14,7 +14,7 @@ from allranks.head.state.logged import Row
 from allranks.notebook import cell_curves
 from allranks.notebook.cell_curves import KINDS_KEPT, RUNS_DRAWN, CellCurves
 from allranks.notebook.fold import Block
-from allranks.notebook.show import Show
+from allranks.notebook.show_blocks import Show
 from tests.notebook.page import ALL, Page, text
 
 LOSS = "loss 1 → 0.1 (step 9 · 2 steps a second)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from html import unescape
 
-from allranks.notebook import columns
-from allranks.notebook.columns import marked
+from allranks.notebook import differing_lines
+from allranks.notebook.differing_lines import marked
 from allranks.notebook.fold import Block
-from allranks.notebook.show import FEW, Show
+from allranks.notebook.show_blocks import FEW, Show
 from tests.notebook.page import ALL, Page, text
 
 
@@ -86,10 +86,10 @@ def test_a_rank_that_clears_its_output_leaves_the_columns(page: Page) -> None:
 
 def test_no_display_grows_without_end(page: Page) -> None:
     show = on_a_page()
-    for step in range(0, 2 * columns.MOST // len(ALL), 5):
+    for step in range(0, 2 * differing_lines.MOST // len(ALL), 5):
         show.blocks(steps(step, 5))
     sizes = [shown["text/plain"].count("\n") + 1 for shown in laid_out(page)]
-    assert sizes == [columns.MOST, columns.MOST]
+    assert sizes == [differing_lines.MOST, differing_lines.MOST]
 
 
 def test_only_the_words_that_differ_are_marked() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from allranks.notebook import watch
+from allranks.notebook import feed_dashboards
 from allranks_backends.views import Snapshot
 
 WITHIN = 60.0
@@ -41,18 +41,18 @@ class Viewer:
 
 
 @pytest.fixture
-def feed(monkeypatch: pytest.MonkeyPatch) -> Iterator[watch.Watch]:
-    monkeypatch.setattr(watch, "EVERY", 0.0)
+def feed(monkeypatch: pytest.MonkeyPatch) -> Iterator[feed_dashboards.Watch]:
+    monkeypatch.setattr(feed_dashboards, "EVERY", 0.0)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    feed = watch.Watch(lambda: Snapshot("main", "ring", "whole", 1, ()))
+    feed = feed_dashboards.Watch(lambda: Snapshot("main", "ring", "whole", 1, ()))
     yield feed
     feed.stop()
     sys.setswitchinterval(interval)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_dashboards_are_fed_on_while_others_are_added(feed: watch.Watch) -> None:
+def test_dashboards_are_fed_on_while_others_are_added(feed: feed_dashboards.Watch) -> None:
     first, others = Viewer(), []
     feed.add(first)
     thread = feed._thread
@@ -64,7 +64,7 @@ def test_dashboards_are_fed_on_while_others_are_added(feed: watch.Watch) -> None
     assert feed._thread is thread, "the thread that began has gone on"
 
 
-def test_a_dashboard_that_nobody_holds_is_let_go(feed: watch.Watch) -> None:
+def test_a_dashboard_that_nobody_holds_is_let_go(feed: feed_dashboards.Watch) -> None:
     viewer = Viewer()
     gone = threading.Event()
     weakref.finalize(viewer, gone.set)
@@ -76,7 +76,7 @@ def test_a_dashboard_that_nobody_holds_is_let_go(feed: watch.Watch) -> None:
     assert gone.wait(WITHIN) and not feed.watched
 
 
-def test_one_that_is_added_when_the_last_was_let_go_is_fed(feed: watch.Watch) -> None:
+def test_one_that_is_added_when_the_last_was_let_go_is_fed(feed: feed_dashboards.Watch) -> None:
     for number in range(200):
         viewer = Viewer()
         feed.add(viewer)  # while the thread may just be ending, for want of anybody to feed

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks import Cluster
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 from tests.frames import frames_of_ours
 from tests.jupyter import Notebook
 

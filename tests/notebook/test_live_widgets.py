@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allranks.notebook.writer import WIDGET_AS_TEXT
+from allranks.notebook.output_writer import WIDGET_AS_TEXT
 from tests.jupyter import CellOutputs, Notebook
 from tests.needs import need
 

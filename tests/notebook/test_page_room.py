@@ -8,13 +8,13 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from allranks import Cluster
-from allranks.cluster.conversation import Conversation
+from allranks.cluster.debugger_prompt import Conversation
 from allranks.head.state.monitor import Monitor
 from allranks.messages.events import AtDebugger
 from allranks.notebook import page_room
 from allranks.notebook.fold import Block
-from allranks.notebook.live import LiveArea
-from allranks.notebook.show import Show
+from allranks.notebook.live_lines import LiveArea
+from allranks.notebook.show_blocks import Show
 from tests.notebook.page import ALL, PNG, Page, rich, text
 
 LINES = 20
@@ -201,8 +201,8 @@ def test_a_warning_after_a_flood_stays_a_warning(page: Page, ring2: Cluster) -> 
 
 
 def test_the_summary_is_made_as_often_as_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allranks.notebook.live.display", lambda *_args, **_options: None)
-    monkeypatch.setattr("allranks.notebook.live.PERIOD", 60.0)
+    monkeypatch.setattr("allranks.notebook.live_lines.display", lambda *_args, **_options: None)
+    monkeypatch.setattr("allranks.notebook.live_lines.PERIOD", 60.0)
     made, area = list[int](), LiveArea(lambda _ranks: ("", ""))
 
     def summary() -> list[Block]:

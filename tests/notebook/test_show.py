@@ -11,10 +11,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from allranks.notebook import live
+from allranks.notebook import live_lines
 from allranks.notebook.fold import Block
-from allranks.notebook.show import Show
-from allranks.notebook.writer import WIDGET_AS_TEXT
+from allranks.notebook.output_writer import WIDGET_AS_TEXT
+from allranks.notebook.show_blocks import Show
 from tests.growth import growth
 from tests.notebook.page import ALL, PNG, Page, html, rich, text
 
@@ -249,7 +249,7 @@ def test_an_update_of_nothing_known_is_shown_as_new(page: Page) -> None:
 
 
 def test_the_registry_of_displays_is_bounded(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allranks.notebook.show.DISPLAYS_KEPT", 10)
+    monkeypatch.setattr("allranks.notebook.show_blocks.DISPLAYS_KEPT", 10)
     Show(ALL, live=True).blocks([rich("display", "x", name=str(i)) for i in range(20)])
     assert len(Show._displays) == 10
     assert (3, "19") in Show._displays
@@ -308,7 +308,7 @@ def test_a_terminal_keeps_what_it_shows(shell: InteractiveShell) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(live_lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

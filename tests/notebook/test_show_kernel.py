@@ -10,10 +10,10 @@ import pytest
 
 FEED = """
 from types import SimpleNamespace
-from allranks.notebook import live
-live.time = SimpleNamespace(monotonic=lambda: 100.0)  # a busy machine may take longer than live.PERIOD
+from allranks.notebook import live_lines
+live_lines.time = SimpleNamespace(monotonic=lambda: 100.0)  # a busy machine may take longer than live_lines.PERIOD
 from allranks.notebook.fold import Block
-from allranks.notebook.show import Show
+from allranks.notebook.show_blocks import Show
 ALL = (0, 1, 2, 3)
 def rich(kind, body, ranks=ALL):
     data = {"text/html": body, "text/plain": body}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.notebook.terminal import clean, closed_lines, plain
+from allranks.notebook.safe_text import clean, closed_lines, plain
 from tests.growth import growth
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allranks.notebook.fold import Block
-from allranks.notebook.writer import Writer
+from allranks.notebook.output_writer import Writer
 
 TRACEBACK = [
     "\x1b[31mValueError\x1b[39m  Traceback",

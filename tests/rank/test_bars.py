@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from allranks import Cluster
-from allranks.notebook.writer import WIDGET_AS_TEXT
+from allranks.notebook.output_writer import WIDGET_AS_TEXT
 from allranks.rank.cell.progress_bars import AS_TEXT
 from tests.jupyter import Notebook
 from tests.needs import need

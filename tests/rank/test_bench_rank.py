@@ -10,17 +10,17 @@ import pytest
 
 from allranks import Cluster
 from allranks.messages.bench_payload import usable_bytes
-from allranks.rank.metrics import bench
+from allranks.rank.metrics import time_operation
 
-MEASURE = '__import__("allranks.rank.metrics.bench", fromlist=["measure"]).measure({arguments})'
+MEASURE = '__import__("allranks.rank.metrics.time_operation", fromlist=["measure"]).measure({arguments})'
 
 
 def test_values_differ_by_rank_and_are_exact() -> None:
-    first, second = bench._values(0, 1000), bench._values(1, 1000)
+    first, second = time_operation._values(0, 1000), time_operation._values(1, 1000)
     assert first.dtype == np.float32 and first.size == 1000
     assert not np.array_equal(first, second)
     assert np.array_equal(first, np.round(first))
-    assert len({tuple(bench._values(rank, 97)) for rank in range(97)}) == 97
+    assert len({tuple(time_operation._values(rank, 97)) for rank in range(97)}) == 97
 
 
 @pytest.mark.parametrize(
@@ -37,23 +37,23 @@ def test_sum_scatter_gets_equal_parts(op: str, nbytes: int, size: int, usable: i
 
 
 def test_the_number_of_calls_follows_their_time() -> None:
-    assert bench._fitting(0.3, 0.01, fewest=5) == 30
-    assert bench._fitting(0.3, 1.0, fewest=5) == 5
-    assert bench._fitting(0.3, 1e-6, fewest=5) == bench.MOST
-    assert bench._fitting(0.3, 0.0, fewest=5) == bench.MOST
+    assert time_operation._fitting(0.3, 0.01, fewest=5) == 30
+    assert time_operation._fitting(0.3, 1.0, fewest=5) == 5
+    assert time_operation._fitting(0.3, 1e-6, fewest=5) == time_operation.MOST
+    assert time_operation._fitting(0.3, 0.0, fewest=5) == time_operation.MOST
 
 
 class OneOf:
     """A `_Collective` as rank `rank` of `size` holds it, without a world: its result is given."""
 
     def __new__(cls, op: str, rank: int, size: int, count: int) -> Any:
-        made = bench._Collective.__new__(bench._Collective)
+        made = time_operation._Collective.__new__(time_operation._Collective)
         made._op, made._rank, made._size, made._count = op, rank, size, count
         return made
 
 
 SIZE, COUNT = 3, 300
-GIVEN = [bench._values(rank, COUNT) for rank in range(SIZE)]
+GIVEN = [time_operation._values(rank, COUNT) for rank in range(SIZE)]
 EXPECTED = {
     "all_sum": np.sum(GIVEN, axis=0),
     "all_max": np.max(GIVEN, axis=0),
@@ -84,7 +84,7 @@ def test_parts_in_a_wrong_order_are_seen() -> None:
 def test_all_ranks_make_the_same_calls(op: str, ring2: Cluster) -> None:
     code = MEASURE.format(arguments=f"{op!r}, 5000, 0.02")
     times = [rank.value for rank in ring2.run(code).check().values()]
-    assert len(times[0]) == len(times[1]) >= bench.FEWEST
+    assert len(times[0]) == len(times[1]) >= time_operation.FEWEST
     assert all(np.all(each > 0) for each in times)
 
 
@@ -92,7 +92,7 @@ def test_all_ranks_make_the_same_calls(op: str, ring2: Cluster) -> None:
 def test_a_link_of_mpi_goes_there_and_back(mpi2: Cluster) -> None:
     code = MEASURE.format(arguments="'send', 4096, 0.02, (1, 0)")
     times = [rank.value for rank in mpi2.run(code).check().values()]
-    assert len(times[0]) == len(times[1]) >= bench.FEWEST
+    assert len(times[0]) == len(times[1]) >= time_operation.FEWEST
 
 
 def test_garbage_collection_is_as_before(ring2: Cluster) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from allranks.rank.arrays import computed
-from allranks.rank.collectives.first_ones import MOST, FirstOnes
+from allranks.rank.arrays import array_status
+from allranks.rank.collectives.first_evaluations import MOST, FirstOnes
 
 
 def asked(count: int) -> tuple[FirstOnes, list[mx.array]]:
     """Some arrays, in place of the results of collectives, which a process without a world does not have."""
-    computed.find(mx)
-    assert computed.reader is not None
+    array_status.find(mx)
+    assert array_status.reader is not None
     first, results = FirstOnes(), [mx.ones(3) * number for number in range(count)]
     first.begin(True)
     for number, result in enumerate(results):

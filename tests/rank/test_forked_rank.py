@@ -11,7 +11,7 @@ import pytest
 HOST_PROCESS = """
 import os, signal, sys
 from types import SimpleNamespace
-from allranks.host_process import start
+from allranks.host_process import start_processes
 
 fork = os.fork
 
@@ -22,7 +22,7 @@ def ended_at_once():
 
 os.fork = ended_at_once
 signal.signal(signal.SIGTERM, lambda *_: print("the host process ends all ranks", flush=True))
-pid = start.forked_rank(SimpleNamespace(directory=sys.argv[1]), lambda: None)
+pid = start_processes.forked_rank(SimpleNamespace(directory=sys.argv[1]), lambda: None)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 """

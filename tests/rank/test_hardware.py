@@ -23,7 +23,7 @@ print(*Hardware().memory())
 GROWS = """
 import time
 from allranks import Cluster
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 
 class Screen(Nowhere):
     def blocks(self, blocks):

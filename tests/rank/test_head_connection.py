@@ -128,9 +128,9 @@ def test_another_head_counts_its_orders_anew(tmp_path: Path) -> None:
 
 
 OFTEN = """
-from allranks.machine import cleaners
+from allranks.machine import protect_from_cleaners
 from allranks.host_process.host import HostProcess
-cleaners.EVERY = 0.2
+protect_from_cleaners.EVERY = 0.2
 HostProcess().run()
 """
 

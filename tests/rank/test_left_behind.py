@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from allranks.rank.collectives import poison
-from allranks.rank.world.left_behind import LeftBehind, asked
+from allranks.rank.world.left_pending import LeftBehind, asked
 
 
 def test_floats_get_nan_unless_indices_are_computed_on_the_way() -> None:

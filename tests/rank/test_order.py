@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import pytest
 
-from allranks.rank.collectives.order import EvaluationOrder
+from allranks.rank.collectives.evaluation_order import EvaluationOrder
 from allranks.rank.collectives.record import CallCount
 from tests.waiting import comes_true
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from allranks import Cluster
 
 COUNTED = """
-from allranks.rank.arrays import computed
+from allranks.rank.arrays import array_status
 from allranks.rank.process.engine import RankEngine
 
 class Counted:
     '''Counts drawings and looks.'''
     def __enter__(self):
         self.drawings = self.looks = 0
-        self._draw, self._reader = mx.export_to_dot, computed.reader
+        self._draw, self._reader = mx.export_to_dot, array_status.reader
         def draw(*args, **kwargs):
             self.drawings += 1
             return self._draw(*args, **kwargs)
@@ -32,11 +32,11 @@ class Counted:
             return self._reader.is_pending(array)
         mx.export_to_dot = draw
         if self._reader is not None:
-            computed.reader = self._reader._replace(is_pending=look)
+            array_status.reader = self._reader._replace(is_pending=look)
         return self
 
     def __exit__(self, *_):
-        mx.export_to_dot, computed.reader = self._draw, self._reader
+        mx.export_to_dot, array_status.reader = self._draw, self._reader
 
 def sums(n):
     return [mx.distributed.all_sum(mx.ones(2) * i) for i in range(n)]
@@ -138,14 +138,14 @@ mx.eval(a)"""
 
 def test_where_status_cannot_be_read_order_is_not_tracked_and_that_is_said(counted: Cluster) -> None:
     said = "Evaluation order is not checked (ranks 0-1)"
-    counted.run("found, computed.reader = computed.reader, None").check()
+    counted.run("found, array_status.reader = array_status.reader, None").check()
     try:
         assert counted.run(TRAINING).check()[0].value[0] == 0, "drawn"
         opposite = "a, b = sums(2)\nfor each in (b, a) if rank == 0 else (a, b): mx.eval(each)"
         assert counted.run(opposite).check().mismatch is None
         assert comes_true(counted, lambda now: any(said in note for note in now.notes), 60)
     finally:
-        counted.run("computed.reader = found").check()
+        counted.run("array_status.reader = found").check()
     assert comes_true(counted, lambda now: not now.notes, 60)
 
 

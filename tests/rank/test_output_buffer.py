@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from allranks.rank.cell import output_buffer
 from allranks.rank.cell.output_buffer import LIVE_AFTER, OutputBuffer, sendable
-from allranks.rank.cell.unfinished import overlaid
+from allranks.rank.cell.unfinished_line import overlaid
 
 
 class Written(OutputBuffer):

@@ -10,14 +10,14 @@ import mlx.core as mx
 import pytest
 
 from allranks.errors import WouldHang
-from allranks.rank.arrays import pending
+from allranks.rank.arrays import pending_arrays
 
 if TYPE_CHECKING:
     from allranks import Cluster
 
 COUNTED = """
-from allranks.rank.arrays import computed
-from allranks.rank.arrays.pending import pending_names, waiting
+from allranks.rank.arrays import array_status
+from allranks.rank.arrays.pending_arrays import pending_names, waiting
 draw_again, drawings = mx.export_to_dot, []
 
 def draw_and_count(*args, **kwargs):
@@ -87,15 +87,15 @@ shown.tolist()
 """
 
 
-@pytest.mark.parametrize("reader", ["computed.reader", "None"], ids=["read", "drawn"])
+@pytest.mark.parametrize("reader", ["array_status.reader", "None"], ids=["read", "drawn"])
 def test_exactly_those_that_wait_are_named(reader: str, counted: Cluster) -> None:
     """``again`` is another object for an array of ``late``; ``one``, ``other`` and ``third`` share their operation."""
-    code = f"import mlx.nn as nn\nkept, computed.reader = computed.reader, {reader}\n{WAIT}"
+    code = f"import mlx.nn as nn\nkept, array_status.reader = array_status.reader, {reader}\n{WAIT}"
     named = "found = pending_names(globals())\ncomputed.reader = kept\nfound"
     try:
         assert values(counted, code + named) == [["again", "late", "other", "parts", "s"]] * 2
     finally:
-        counted.run("computed.reader = kept\nmx.eval(late, parts, other)").check()
+        counted.run("array_status.reader = kept\nmx.eval(late, parts, other)").check()
 
 
 class Slow(dict[str, Any]):
@@ -107,8 +107,8 @@ class Slow(dict[str, Any]):
 
 
 def test_only_its_own_time_keeps_it_from_looking_at_all_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "waiting", lambda arrays: {id(array) for array in arrays})
-    assert pending.pending_names(Slow(x=mx.ones(3), y=3), within=0.1) == ["x"]
+    monkeypatch.setattr(pending_arrays, "waiting", lambda arrays: {id(array) for array in arrays})
+    assert pending_arrays.pending_names(Slow(x=mx.ones(3), y=3), within=0.1) == ["x"]
 
 
 def test_a_deep_graph_is_drawn(counted: Cluster) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from allranks.rank.cell import printed as module
+from allranks.rank.cell import whole_output as module
 from allranks.rank.cell.output_buffer import OutputBuffer
-from allranks.rank.cell.printed import IN_MEMORY, KEPT, SILENT, Printed
+from allranks.rank.cell.whole_output import IN_MEMORY, KEPT, SILENT, Printed
 
 
 def whole(printed: Printed, cell: int) -> str:

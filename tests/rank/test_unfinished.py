@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from allranks import Cluster
 from allranks.messages.events import Cut, Done, Output, Text
-from allranks.rank.cell import unfinished
+from allranks.rank.cell import unfinished_line
 from allranks.rank.cell.kept_events import KeptEvents
 from allranks.rank.cell.output_buffer import LIMIT, TAIL, OutputBuffer
-from allranks.rank.cell.unfinished import Unfinished, overlaid
+from allranks.rank.cell.unfinished_line import Unfinished, overlaid
 from tests.growth import growth
 from tests.jupyter import Notebook
 from tests.waiting import eventually
@@ -82,7 +82,7 @@ class Counting(io.StringIO):
 def test_nothing_is_moved_again_when_more_is_written(
     work: Callable[[Write, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unfinished, "io", SimpleNamespace(StringIO=Counting))
+    monkeypatch.setattr(unfinished_line, "io", SimpleNamespace(StringIO=Counting))
     monkeypatch.setattr(Counting, "moved", 0)
     output, written = OutputBuffer(lambda: None), 0
 

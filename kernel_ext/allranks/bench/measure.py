@@ -15,7 +15,7 @@ import psutil
 from allranks.arguments import known_backend
 from allranks.errors import AllranksError, CannotStart, CellInterrupted, NotLoaded, UsageError
 from allranks.messages.bench_payload import ITEM, usable_bytes
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks.units import size_text, typed_size
 from allranks_backends.registry import BACKENDS, cannot_run, get_backend, listed
 
@@ -25,7 +25,7 @@ from .figures import BenchRow, Choice, Floats
 if TYPE_CHECKING:
     from allranks.head.world.change import WorldChange
     from allranks.head.world.ranks import Ranks
-    from allranks.notebook.stop import Stop
+    from allranks.notebook.stop_button import Stop
 
 OPS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send")
 """Operations that can be measured; ``send`` goes there and back, over each link separately."""
@@ -100,7 +100,7 @@ def fits_in_memory(ops: Sequence[str], largest: int, size: int, here: int) -> No
 
 ENDS_WITHIN = 3.0
 """Seconds that a stopped measurement gets to end before the wiring is changed back."""
-CODE = '__import__("allranks.rank.metrics.bench", fromlist=["in_cell"]).in_cell({arguments})'
+CODE = '__import__("allranks.rank.metrics.time_operation", fromlist=["in_cell"]).in_cell({arguments})'
 """The code of the cell for one measurement, which binds no name."""
 
 
@@ -251,7 +251,7 @@ class Progress:
     """A progress line: a display in a kernel (`live`), otherwise a line of stderr that is overwritten."""
 
     def __init__(self, *, live: bool) -> None:
-        from allranks.notebook.live import LiveArea
+        from allranks.notebook.live_lines import LiveArea
 
         self._area = LiveArea(lambda _ranks: ("", "")) if live else None
         self._width = 0

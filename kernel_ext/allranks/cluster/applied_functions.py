@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from allranks.errors import CannotTravel, CellFailed, CellInterrupted, RemoteError, UsageError
-from allranks.head.state.code_changes import LONGEST, Constant
+from allranks.head.state.code_constants import LONGEST, Constant
 from allranks.messages.cell_options import CallKind
 from allranks.messages.wire import Buffer
 from allranks.notebook.ipython_shell import running_shell

@@ -30,12 +30,12 @@ from allranks.messages.events import AtDebugger, Began, Done, Entering
 from allranks.messages.requests import PlainValues, ReadValues
 from allranks.notebook.fold import Block, Fold
 from allranks.notebook.notify import Notifier
-from allranks.notebook.stop import Stop
+from allranks.notebook.stop_button import Stop
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.views import RankView
 
 from .cell_result import CellResult
-from .conversation import Conversation
+from .debugger_prompt import Conversation
 from .options import LocalOptions
 
 if TYPE_CHECKING:

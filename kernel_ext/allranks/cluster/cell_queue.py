@@ -15,7 +15,7 @@ from html import escape
 from typing import Any, Literal, Protocol
 
 from allranks.errors import AllranksError, Busy, CellInterrupted, CellTimeout, NotRun, UsageError
-from allranks.head.state.code_changes import Code
+from allranks.head.state.code_constants import Code
 from allranks.units import cut_text
 from allranks_widgets.table import html_table, text_table
 

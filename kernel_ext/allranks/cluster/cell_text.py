@@ -9,17 +9,17 @@ from pathlib import Path
 
 from allranks.errors import CannotCopy, CellInterrupted, UsageError
 from allranks.files.transfer import FileTransfer
-from allranks.head.state.advice import HEALS
 from allranks.head.state.known_rank import Rank
+from allranks.head.state.shared_advice import HEALS
 from allranks.head.world.ranks import Ranks
 from allranks.lifeline.open_questions import Reply
 from allranks.machine.private_files import private_file
 from allranks.messages.requests import PrintedPart, ReadPrinted
 from allranks.notebook.fold import Block, Fold
+from allranks.notebook.output_writer import Writer
 from allranks.notebook.page_room import LONGEST, PageRoom
-from allranks.notebook.stop import Stop
-from allranks.notebook.terminal import plain
-from allranks.notebook.writer import Writer
+from allranks.notebook.safe_text import plain
+from allranks.notebook.stop_button import Stop
 from allranks_backends.plan import alike, rank_label
 
 SHOWN = 50

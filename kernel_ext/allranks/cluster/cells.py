@@ -13,13 +13,13 @@ import msgspec
 
 from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.cell.still_busy import still_busy
-from allranks.head.state.advice import HEALS, died_text
 from allranks.head.state.cell_run import CellRun
-from allranks.head.state.code_changes import Constant
+from allranks.head.state.code_constants import Constant
+from allranks.head.state.shared_advice import HEALS, died_text
 from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import Console, KeepCall
+from allranks.notebook.feed_dashboards import Nowhere, Screen, Tee
 from allranks.notebook.ipython_shell import running_shell
-from allranks.notebook.watch import Nowhere, Screen, Tee
 from allranks.timeline.fetch_traces import Recording
 from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from allranks.arguments import hosts_of, rdma_links
-from allranks.discovery.running import RunningCluster, left_behind_on
+from allranks.discovery.running_clusters import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.world import attaching
 from allranks.head.world.detached import left_behind, only_left_behind, read_detached, readable
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.notebook.comm_proxies import ProxiedComms
-from allranks.notebook.stop import Stop, undisturbed
+from allranks.notebook.stop_button import Stop, undisturbed
 from allranks.settings import Settings
 from allranks.up_options import UpOptions
 from allranks_backends.plan import Host, alike, rank_label

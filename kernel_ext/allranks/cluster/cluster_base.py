@@ -25,17 +25,17 @@ from allranks.errors import (
 )
 from allranks.head.cell.outcome import invalid_text
 from allranks.head.cell.still_busy import WAITED_FOR
-from allranks.head.state.advice import HEALS, died_text, kill_text, typed_ranks
 from allranks.head.state.make_views import also_lacking, state_of, unfinished
+from allranks.head.state.shared_advice import HEALS, died_text, kill_text, typed_ranks
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
+from allranks.notebook.feed_dashboards import Watch
 from allranks.notebook.notify import Notifier
-from allranks.notebook.stop import Stop, undisturbed
+from allranks.notebook.stop_button import Stop, undisturbed
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
-from allranks.notebook.watch import Watch
 from allranks.settings import Settings
 from allranks_backends.plan import Host, rank_label
 from allranks_backends.views import Snapshot

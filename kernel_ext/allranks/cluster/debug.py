@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from allranks.errors import Busy, UsageError, WorldBroken
-from allranks.head.state.advice import HEALS, died_text
+from allranks.head.state.shared_advice import HEALS, died_text
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.events import AtDebugger
 from allranks.messages.requests import Debug, Interrupt, LookBack, Nothing

@@ -9,11 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, UsageError, WorldBroken
-from allranks.head.state.advice import dead_too, typed_ranks
+from allranks.head.state.shared_advice import dead_too, typed_ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, PendingNames, Pull, PullLeaf, Push
 from allranks.messages.wire import Buffer
-from allranks.notebook.stop import Stop
+from allranks.notebook.stop_button import Stop
 from allranks.pickling import pickle_values
 from allranks_backends.plan import alike, rank_label
 

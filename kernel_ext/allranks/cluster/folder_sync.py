@@ -19,7 +19,7 @@ from allranks.head.world.ranks import Ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import DecideReload, PrepareReload, ReloadPrepared, StopReload
 from allranks.notebook.ipython_shell import autoreloads
-from allranks.notebook.stop import Stop
+from allranks.notebook.stop_button import Stop
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 

@@ -12,7 +12,7 @@ from allranks.head.state.make_views import state_of, trouble
 from allranks.head.world import healing
 from allranks.head.world.change import WorldChange
 from allranks.head.world.ranks import Ranks
-from allranks.notebook.stop import undisturbed
+from allranks.notebook.stop_button import undisturbed
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 

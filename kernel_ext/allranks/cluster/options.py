@@ -11,8 +11,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 import msgspec
 
 from allranks.messages.cell_options import OLD_NAMES, CellOptions, checked, unknown
+from allranks.notebook.feed_dashboards import Screen
 from allranks.notebook.keyboard import Read
-from allranks.notebook.watch import Screen
 
 Options = ParamSpec("Options")
 Holder = TypeVar("Holder")

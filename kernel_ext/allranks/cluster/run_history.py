@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from allranks.dataframes import imported_pandas, utc
 from allranks.errors import UsageError
 from allranks.head.state.cell_run import CellRun, Change, value_text
-from allranks.head.state.code_changes import diff
+from allranks.head.state.code_constants import diff
 from allranks.messages.state_manifest import StoredRun
 from allranks.units import count_text, seconds_text
 from allranks_backends.plan import alike, rank_list

@@ -59,7 +59,7 @@ from allranks.messages.state_manifest import (
 )
 from allranks.messages.wire import Buffer
 from allranks.notebook.cell_curves import CellCurves
-from allranks.notebook.stop import Stop
+from allranks.notebook.stop_button import Stop
 from allranks.units import count_text, ranks_text, seconds_text
 from allranks_backends.plan import alike, rank_label
 from allranks_widgets import human_bytes

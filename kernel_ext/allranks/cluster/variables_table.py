@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from allranks.head.state.advice import HEALS
+from allranks.head.state.shared_advice import HEALS
 from allranks.messages import requests
 from allranks.messages.requests import Described, Leaf
 from allranks_backends.plan import alike, rank_label, rank_list

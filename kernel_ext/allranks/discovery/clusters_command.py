@@ -12,7 +12,7 @@ from allranks.errors import AllranksError, UsageError
 from allranks.units import duration_text, ranks_text
 from allranks_widgets.table import text_table
 
-from .running import Ending, RunningCluster, command_to_end, end_cluster, running_clusters
+from .running_clusters import Ending, RunningCluster, command_to_end, end_cluster, running_clusters
 
 HEADINGS = ("name", "id", "ranks", "hosts", "up for", "notebook")
 

@@ -15,7 +15,7 @@ from allranks.errors import Apart, CannotStart, HostCause
 from allranks.head.world.choose_network import pairs
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.machine.shortages import cannot_start
-from allranks.notebook.stop import undisturbed
+from allranks.notebook.stop_button import undisturbed
 from allranks.settings import Settings
 from allranks.up_options import UpOptions
 from allranks_backends.plan import Host

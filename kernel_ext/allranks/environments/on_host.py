@@ -289,8 +289,8 @@ class EnvironmentMaker:
     def _remove_unused(self, before: str) -> None:
         """Remove older unused environments, except the folder `before`, which a login may be about to use.
 
-        A host process holds a lock on the mark file of its environment (`allranks.machine.environments`), and the lock
-        is seen from all hosts that share the folder.
+        A host process holds a lock on the mark file of its environment (`allranks.machine.made_environments`), and the
+        lock is seen from all hosts that share the folder.
         """
         for name in os.listdir(self._root):
             folder = os.path.join(self._root, name)

@@ -26,7 +26,7 @@ from allranks.errors import CellInterrupted, UsageError
 from allranks.hosts.ssh.interpreter import Interpreter, private_environment
 from allranks.hosts.ssh.login import Login
 from allranks.hosts.ssh.ssh_command import typed
-from allranks.machine.environments import CURRENT, MARK
+from allranks.machine.made_environments import CURRENT, MARK
 from allranks_backends.plan import Host
 from allranks_widgets import human_bytes
 from allranks_widgets.table import html_table

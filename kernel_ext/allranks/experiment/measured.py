@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from allranks.errors import AllranksError
 from allranks.head.state.collective_times import CollectiveTimes
 from allranks.machine.describe_host import versions
-from allranks.notebook.watch import Nowhere
+from allranks.notebook.feed_dashboards import Nowhere
 from allranks_backends.plan import rank_label
 from allranks_backends.views import Snapshot
 

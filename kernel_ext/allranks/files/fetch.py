@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allranks.errors import CannotCopy, UsageError
-from allranks.head.state.advice import HEALS, died_text
 from allranks.head.state.known_rank import Rank
+from allranks.head.state.shared_advice import HEALS, died_text
 from allranks.head.world.ranks import Ranks
 from allranks.lifeline.open_questions import RequestFailed
 from allranks.lifeline.transfers import CHUNK

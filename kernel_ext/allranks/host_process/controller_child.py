@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import start
-from .children import CONTROLLER, Children
+from . import start_processes
+from .child_processes import CONTROLLER, Children
 
 MOST, WITHIN = 5, 60.0
 """At most `MOST` starts in `WITHIN` seconds: a crash that repeats will repeat again."""
@@ -30,7 +30,7 @@ class ControllerChild:
         self._process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        process = start.controller(self._settings, self._log)
+        process = start_processes.controller(self._settings, self._log)
         self._children.add(CONTROLLER, process.pid, process)
         self._starts.append(time.monotonic())
         return process

@@ -42,9 +42,9 @@ class Description:
         self._written = now
         import psutil  # a host process needs it only once its ranks run
 
-        from allranks.machine.clusters import HOST_PROCESS, HostedCluster
+        from allranks.machine.cluster_descriptions import HOST_PROCESS, HostedCluster
         from allranks.machine.describe_host import installed
-        from allranks.machine.identity import identity_of, this_machine
+        from allranks.machine.process_identity import identity_of, this_machine
 
         identities = {HOST_PROCESS: identity_of(), **self._launched}
         for name, pid in processes.items():
@@ -74,7 +74,7 @@ def _launched_rank(pid: int) -> tuple[int, float] | None:
     """The identity of process `pid` if it is a rank; the head may name a rank that ended while it was away."""
     import psutil
 
-    from allranks.machine.identity import identity_of
+    from allranks.machine.process_identity import identity_of
 
     try:
         return identity_of(pid) if "allranks.rank" in psutil.Process(pid).cmdline() else None

@@ -30,11 +30,11 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from allranks.machine.cleaners import KeptFromCleaners
 from allranks.machine.describe_host import description
-from allranks.machine.environments import use_environment
 from allranks.machine.lease import BUSY_STATUS, LOOK_EVERY, seconds_left
+from allranks.machine.made_environments import use_environment
 from allranks.machine.private_files import SHARED_MEMORY, last_words, make_private, offered, open_log, write_private
+from allranks.machine.protect_from_cleaners import KeptFromCleaners
 from allranks.machine.shortages import FILES
 from allranks.messages.host_messages import (
     Alive,
@@ -64,13 +64,13 @@ from allranks.messages.host_messages import (
 )
 from allranks.rank.world.held_sockets import Holder
 
-from . import start
-from .children import CONTROLLER, LAUNCHER, SAVER, Children, end_launched
+from . import start_processes
+from .child_processes import CONTROLLER, LAUNCHER, SAVER, Children, end_launched
 from .controller_child import ControllerChild
 from .description import Description
 from .head_connection import HeadConnection
 from .record_login import write_login
-from .start import EXIT
+from .start_processes import EXIT
 
 FORK = sys.platform == "linux"
 """macOS libraries do not survive a fork without exec."""
@@ -265,8 +265,8 @@ class HostProcess:
             name = f"rank {config.rank}"
             theirs = self._holder.channel(name)
             config.holder = theirs.fileno()
-            process = None if FORK else start.spawned_rank(config)
-            pid = start.forked_rank(config, self._drop) if process is None else process.pid
+            process = None if FORK else start_processes.spawned_rank(config)
+            pid = start_processes.forked_rank(config, self._drop) if process is None else process.pid
             theirs.close()
             self._children.add(name, pid, process)
             self._say(Started(config.rank, pid))
@@ -275,7 +275,7 @@ class HostProcess:
         self._share_memory(order.ranks)
         join = Path(order.join)
         write_private(join, json.dumps({"ranks": [asdict(config) for config in order.ranks]}))
-        process = start.launcher(order.command, order.env, join.parent / "launcher.log")
+        process = start_processes.launcher(order.command, order.env, join.parent / "launcher.log")
         self._children.add(LAUNCHER, process.pid, process)
         self._say(Launched(process.pid))
 

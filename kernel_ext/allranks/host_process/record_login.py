@@ -21,7 +21,7 @@ def write_login(directory: Path, pid: int) -> None:
     """Record that the head is reached through sshd process `pid`."""
     import psutil
 
-    from allranks.machine.identity import identity_of
+    from allranks.machine.process_identity import identity_of
 
     with suppress(psutil.Error):
         write_private(directory / FILE, json.dumps(identity_of(pid)))
@@ -31,7 +31,7 @@ def end_login(directory: Path, but: int) -> None:
     """End the recorded sshd of the previous login, if it still runs and is not process `but`."""
     import psutil
 
-    from allranks.machine.identity import still_runs
+    from allranks.machine.process_identity import still_runs
 
     try:
         pid, since = json.loads((directory / FILE).read_text())

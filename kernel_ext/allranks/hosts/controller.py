@@ -36,7 +36,7 @@ class Controller(IPController):
         )
 
     def init_schedulers(self) -> None:
-        self.mq_class = "allranks.hosts.relay.Relay"
+        self.mq_class = "allranks.hosts.engine_relay.Relay"
         super().init_schedulers()
 
     def construct_url(self, kind: str, channel: str, index: int | None = None) -> str:

@@ -17,8 +17,8 @@ from typing import IO, Any
 import psutil
 import zmq
 
-from allranks.machine.identity import identity_of
 from allranks.machine.private_files import write_private
+from allranks.machine.process_identity import identity_of
 from allranks.machine.tcp_ports import free_ports
 from allranks.messages.host_messages import Prepare
 

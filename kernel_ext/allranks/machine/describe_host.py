@@ -23,7 +23,7 @@ COUNT_WITHIN = 5.0
 def description() -> dict[str, Any]:
     """The fields of `messages.host_messages.Prepared`: what a remote head must know to start ranks here."""
     from .addresses import own_addresses
-    from .clusters import listed
+    from .cluster_descriptions import listed
 
     return {
         "versions": versions(),

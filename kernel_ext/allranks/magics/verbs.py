@@ -21,13 +21,13 @@ from allranks.discovery import discover, doctor
 from allranks.environments import setup
 from allranks.errors import AllranksError, CannotLoad, CannotSave, CellFailed, CellInterrupted, NoCluster, UsageError
 from allranks.head.cell.unblock_ranks import RELEASE_WITHIN
-from allranks.head.state.advice import dead_too
+from allranks.head.state.shared_advice import dead_too
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
 from allranks.notebook.notify import Notifier
+from allranks.notebook.output_writer import Writer
 from allranks.notebook.page_room import LINES
-from allranks.notebook.show import Show
-from allranks.notebook.writer import Writer
+from allranks.notebook.show_blocks import Show
 from allranks.typed_options import flag, typed
 from allranks.units import count_text, ranks_text
 from allranks.up_options import UpOptions

@@ -197,7 +197,7 @@ class Prepared:
     python: str
     """The interpreter (``sys.executable``)."""
     left_behind: list[Any] = field(default_factory=list)
-    """Other clusters of this user that run there without a notebook, from `machine.clusters.listed`."""
+    """Other clusters of this user that run there without a notebook, from `machine.cluster_descriptions.listed`."""
 
 
 @dataclass(frozen=True)

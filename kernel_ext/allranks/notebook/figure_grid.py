@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from allranks_backends.plan import rank_label
 
 from .fold import Block
-from .terminal import clean
-from .writer import Display
+from .output_writer import Display
+from .safe_text import clean
 
 IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 COLUMNS = "grid-template-columns:repeat(auto-fit,minmax(min(100%,280px),1fr))"

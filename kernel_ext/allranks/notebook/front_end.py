@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .comm_proxies import page_has_widgets
 from .keyboard import can_ask
-from .show import Show
+from .show_blocks import Show
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

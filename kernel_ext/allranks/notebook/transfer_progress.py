@@ -12,7 +12,7 @@ from allranks_widgets import human_bytes
 from .ipython_shell import running_shell
 
 if TYPE_CHECKING:
-    from allranks.notebook.live import LiveArea
+    from allranks.notebook.live_lines import LiveArea
 
 Value = TypeVar("Value")
 
@@ -64,7 +64,7 @@ def _area(ranks: Collection[int]) -> LiveArea | None:
     """A live area below the notebook cell that runs now; None outside a notebook."""
     if not hasattr(running_shell(), "kernel"):
         return None
-    from allranks.notebook.live import LiveArea  # both modules import IPython, which scripts do not need
-    from allranks.notebook.writer import Writer
+    from allranks.notebook.live_lines import LiveArea  # both modules import IPython, which scripts do not need
+    from allranks.notebook.output_writer import Writer
 
     return LiveArea(Writer(list(ranks)).prefix)

@@ -15,7 +15,7 @@ from typing import IO, Generic, TypeVar
 
 import msgspec
 
-from allranks.notebook.stop import undisturbed
+from allranks.notebook.stop_button import undisturbed
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import msgspec
 
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError, CannotStart
-from allranks.machine.parent import end_with_parent
+from allranks.machine.end_with_parent import end_with_parent
 from allranks.messages.events.probe_answers import ProbeCheck, Result
 from allranks_backends.hostfile import read_hostfile
 from allranks_backends.registry import get_backend, this_platform

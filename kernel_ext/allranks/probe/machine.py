@@ -16,7 +16,7 @@ import psutil
 
 from allranks.machine.describe_host import installed
 from allranks.machine.jaccl_systems import macos_version
-from allranks.machine.model import model
+from allranks.machine.model_names import model
 from allranks.messages.events.probe_answers import ProbeAnswer
 
 from .probe_report import ProbedMachine

@@ -449,7 +449,7 @@ export class Chosen {
 const WORDS = /[\w.]+|\s+|[^\w\s]/g;
 
 /**
- * A line in pieces, each with whether it differs from what `others` have in the same place, as `columns.py` does it.
+ * A line in pieces, each with whether it differs from what `others` have in the same place, as `differing_lines.py` does it.
  * Null where all of the line differs.
  * @param {string} text
  * @param {string[]} others

@@ -9,7 +9,7 @@ from allranks_backends.views import Collective, RankView, Snapshot
 
 from .absent_ranks import EndedRank, missing
 from .agreement import disagreement
-from .together import report, together
+from .stalled_links import report, together
 
 STALL_AFTER = 2.0
 """Seconds a rank waits in a collective before the missing ranks are named."""

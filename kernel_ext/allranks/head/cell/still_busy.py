@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from allranks.head.state.advice import kill_text
+from allranks.head.state.shared_advice import kill_text
 from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST, RankView, Snapshot
 

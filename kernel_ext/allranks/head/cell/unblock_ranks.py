@@ -10,13 +10,13 @@ from allranks.head.state.monitor import Monitor
 from allranks.lifeline.head_end import Lifeline
 from allranks.messages.requests import BROKEN, Decided, Interrupt, Refuse, Request, Unblock
 
+from .enter_for_missing import Release
 from .outcome import Outcome
-from .release import Release
 from .stall import AFTER_FAILURE, STALL_AFTER, StallFinding, StallWatch
-from .together import still_for, together
+from .stalled_links import still_for, together
 
 RELEASE_WITHIN = 4.5
-"""Seconds before giving up on ranks that are unblocked one collective after the other (see `head.cell.release`)."""
+"""Seconds before giving up on ranks that are unblocked one collective after the other (see `enter_for_missing`)."""
 GO_ON_WITHIN = 60.0
 """Seconds for which unblocking goes on in the background once the prompt is back."""
 LOOK_EVERY = 0.2

@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 from allranks.messages.state_manifest import StoredRun, StoredSeries
 from allranks.units import count_text, cut_text
 
-from .code_changes import SECRET, Code, Constant, lines_changed
+from .code_constants import Code, Constant, lines_changed
 from .collective_times import CollectiveShare
+from .hide_secrets import SECRET
 from .logged import MOST_SERIES, Row, Series, spread
 
 RunStatus = Literal["running", "ok", "failed", "stopped"]

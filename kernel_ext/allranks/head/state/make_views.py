@@ -12,10 +12,10 @@ from allranks.messages.events import LedgerEntry, Machine
 from allranks_backends.plan import Link, rank_label
 from allranks_backends.views import Collective, GpuView, HostView, LinkView, OpView, RankView, Snapshot, WorldState
 
-from .advice import HEALS, kill_text
 from .collective_times import CollectiveTimes
 from .known_rank import Away, Rank
 from .known_world import KnownWorld
+from .shared_advice import HEALS, kill_text
 
 
 def snapshot_of(world: KnownWorld) -> Snapshot:

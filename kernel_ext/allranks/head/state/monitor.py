@@ -38,11 +38,11 @@ from allranks.messages.wire import Buffer
 from allranks_backends.views import Snapshot
 
 from .cell_updates import CellUpdate, CellUpdates, Died
-from .history import History
 from .known_rank import Away, Rank
 from .known_world import KnownWorld
 from .logged import Logged
 from .make_views import snapshot_of
+from .traffic_history import History
 from .widget_comms import NoComms, WidgetComms
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from allranks.hosts.host_end import ConnectionInfo
 from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import SavedHost
 from allranks.lifeline.head_end import Lifeline
-from allranks.machine.identity import identity_of, still_runs
 from allranks.machine.private_files import write_private
+from allranks.machine.process_identity import identity_of, still_runs
 from allranks.settings import Settings, StoredSettings
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan

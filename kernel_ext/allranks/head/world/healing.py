@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from allranks.errors import Busy, CannotStart
-from allranks.head.state.advice import kill_text
+from allranks.head.state.shared_advice import kill_text
 from allranks_backends.plan import Host, rank_label
 from allranks_backends.registry import get_backend
 

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.machine.environments import CURRENT, KEPT_IN
-from allranks.machine.identity import this_machine
+from allranks.machine.made_environments import CURRENT, KEPT_IN
+from allranks.machine.process_identity import this_machine
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,22 @@ from allranks.messages.value_types import Namespace
 from allranks.messages.wire import Buffer, encode
 from allranks.pickling import pickle_values
 from allranks.rank.cell import tracebacks
+from allranks.rank.cell.arrival_order import Turns
 from allranks.rank.cell.called_functions import CalledFunctions
-from allranks.rank.cell.names import CellNames
+from allranks.rank.cell.changed_names import CellNames
 from allranks.rank.cell.output_capture import divert_cells
 from allranks.rank.cell.rank_comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
 from allranks.rank.cell.stdio import RankStream
-from allranks.rank.cell.turns import Turns
 from allranks.rank.collectives.aborted import CollectiveAborted
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug import introspection
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.background_tasks import Tasks, UserThreads
 from allranks.rank.main_thread.barrier import Barrier
+from allranks.rank.main_thread.main_thread_calls import MainThread
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.main_thread.steps import Steps
-from allranks.rank.main_thread.thread import MainThread
 from allranks.rank.metrics.log import Log
 from allranks.rank.metrics.meters import Meters
 from allranks.rank.modules.reload import Reloader
@@ -49,8 +49,8 @@ from allranks.rank.world import recompile
 from allranks.rank.world.given_names import GivenNames
 from allranks.rank.world.held_sockets import keep_readable
 from allranks.rank.world.membership import World
-from allranks.rank.world.peers import Peers
-from allranks.rank.world.reserve import Reserve
+from allranks.rank.world.peer_datagrams import Peers
+from allranks.rank.world.reserved_descriptors import Reserve
 from allranks.rank.world.stop_main_thread import Unblocker
 
 from .handlers.handle_cells import CellRequests

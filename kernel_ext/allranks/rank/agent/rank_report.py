@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import State
-from allranks.rank.arrays import computed
+from allranks.rank.arrays import array_status
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.main_thread.steps import Steps
 from allranks.rank.metrics.compiler import CompilerWatch
 from allranks.rank.metrics.meters import MeterReading, Meters
-from allranks.rank.world.reserve import Reserve, is_at_limit
+from allranks.rank.world.reserved_descriptors import Reserve, is_at_limit
 
 EVERY_RUNNING = 0.2
 """Seconds between reports while a cell runs."""
@@ -95,7 +95,7 @@ class Reporter:
             in_task=waiting and cell.in_task(),
             tasks=cell.left_tasks(),
             unordered=ledger.chain.left_out,
-            untracked=bool(computed.unreadable()),
+            untracked=bool(array_status.unreadable()),
             memory=reading.memory,
             cpu=reading.cpu,
             effective=reading.effective,

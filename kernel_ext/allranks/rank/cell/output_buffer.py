@@ -16,8 +16,8 @@ from typing import Any
 
 from allranks.messages.events import BundleKind, CellError, Cut, Stream
 
-from .printed import Printed
-from .unfinished import Unfinished
+from .unfinished_line import Unfinished
+from .whole_output import Printed
 
 Item = tuple[Any, ...]
 

@@ -17,7 +17,7 @@ from allranks.lifeline.outbox import EVERY, TARGET, CommMessage, Outbox, pack, u
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import CommKind, CommMessages, CommRow
 from allranks.messages.wire import Buffer
-from allranks.rank.main_thread.thread import MainThread
+from allranks.rank.main_thread.main_thread_calls import MainThread
 
 if TYPE_CHECKING:
     from ipykernel.zmqshell import ZMQInteractiveShell

@@ -28,11 +28,11 @@ from allranks.rank.world.stop_main_thread import Unblocker
 
 from . import tracebacks
 from .called_functions import CalledFunctions
+from .changed_names import CellNames
 from .kept_events import KeptEvents
-from .names import CellNames
 from .output_buffer import LIMIT, OutputBuffer
-from .printed import Printed
 from .rank_comms import Comms
+from .whole_output import Printed
 
 
 class CellRecorder:

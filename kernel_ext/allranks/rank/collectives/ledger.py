@@ -23,8 +23,8 @@ from allranks.rank.functions.streams import StreamTurns
 
 from . import poison
 from .aborted import CollectiveAborted
-from .chain import Chain
-from .order import EvaluationOrder
+from .evaluation_order import EvaluationOrder
+from .ordered_chain import Chain
 from .record import COLLECTIVE, NO_KIND, CallCount, Kind, LedgerCall, Record, record_of, records_of, user_place
 from .trace import TRACE
 
@@ -38,7 +38,7 @@ BETWEEN_WORLDS = "this rank has left its world and has not joined the next one"
 
 
 class _Mode:
-    """A setting that, unless None or False, makes collectives take the slow path (see `Ledger.rare`)."""
+    """A setting that, unless None or False, makes collectives take the slow path (see `Ledger.slow`)."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = "_" + name
@@ -68,7 +68,7 @@ class Ledger(CallCount):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rare = True
+        self.slow = True
         """Whether collectives take the slow path, because more is to be done than to note them.
 
         True in one of the modes above, with several streams or threads, if the backend lacks one of `COLLECTIVES`, and
@@ -96,10 +96,10 @@ class Ledger(CallCount):
         self.choose_path()
 
     def choose_path(self) -> None:
-        """Update `rare`, after something on which it depends has changed."""
+        """Update `slow`, after something on which it depends has changed."""
         modes = self._refuse is not None or self._guard is not None or self._ordered or self._timing
         several = self.turns.several or self.order.at_once.threads
-        self.rare = modes or several or self.limits.refuses_collectives or self.order.first.following
+        self.slow = modes or several or self.limits.refuses_collectives or self.order.first.following
 
     def leave_world(self) -> None:
         """Refuse collectives until `enter_world`, since the user's other threads may call some."""

@@ -1,7 +1,7 @@
 """Replacements for the functions of ``mx.distributed``: they note each call in the ledger, and call MLX's own.
 
 A collective in shared memory takes 13 microseconds, and 4 if ten are evaluated at once. So a call usually notes only
-what cannot be known later. One flag (`Ledger.rare`) decides whether it takes the slow path, which does all the rest.
+what cannot be known later. One flag (`Ledger.slow`) decides whether it takes the slow path, which does all the rest.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from allranks.rank.functions.refused_operations import COLLECTIVES
 from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, original, replaced
 from allranks.rank.functions.transforms import TRACING
 
-from .chain import subject_of
 from .ledger import Ledger
+from .ordered_chain import subject_of
 from .record import COLLECTIVE, NOWHERE, Kind, LedgerCall, record_of, user_place
 from .trace import TRACE
 
@@ -49,12 +49,12 @@ def install(ledger: Ledger, mx: ModuleType, user_ns: Namespace) -> None:
 
 def _recorded(ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., Array]) -> Callable[..., Array]:
     """Return a function that calls `function`, MLX's own, and notes the call in the ledger."""
-    at_length = _at_length(ledger, mx, op, function)
+    slow_path = _slow_path(ledger, mx, op, function)
     caller = sys._getframe
 
     def call(*args: Any, **kwargs: Any) -> Array:
         try:
-            return at_length(caller(1), args, kwargs)
+            return slow_path(caller(1), args, kwargs)
         except BaseException as error:
             _as_of_this_call(error, function, args, kwargs)
             raise
@@ -67,11 +67,11 @@ def _recorded(ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., A
     resizing, refuse_dtype = op in RESIZING, ledger.limits.refuse_dtype
     kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}
 
-    def call_shortly(*args: Any, group: Group | None = None, stream: Stream | None = None, **others: object) -> Array:
+    def fast_path(*args: Any, group: Group | None = None, stream: Stream | None = None, **others: object) -> Array:
         try:
             whole = ledger.group  # read before the check whether collectives are refused: see `Ledger.leave_world`
-            if ledger.rare or trace.active or others or len(args) != 1:
-                return at_length(caller(1), args, _given(group, stream, others))
+            if ledger.slow or trace.active or others or len(args) != 1:
+                return slow_path(caller(1), args, _given(group, stream, others))
             x = args[0]
             # First, so that MLX raises its own errors for wrong arguments. Nothing is entered before an evaluation.
             if group is None:
@@ -79,7 +79,7 @@ def _recorded(ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., A
             else:
                 result = function(x, group=group) if stream is None else function(x, group=group, stream=stream)
                 if group.size() != ledger.size:
-                    return at_length(caller(1), args, _given(group, stream, others))
+                    return slow_path(caller(1), args, _given(group, stream, others))
             # Reading the shape and dtype of a pending array evaluates nothing.
             described = (x if type(x) is array else array(x)) if resizing else result
             shape, dtype = described.shape, described.dtype
@@ -105,7 +105,7 @@ def _recorded(ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., A
             _as_of_this_call(error, function, args, _given(group, stream, others))
             raise
 
-    return call_shortly
+    return fast_path
 
 
 def _given(group: Group | None, stream: Stream | None, others: Kwargs) -> Kwargs:
@@ -123,7 +123,7 @@ def _as_of_this_call(error: BaseException, function: Callable[..., Array], args:
     leave_out_our_frames(error)
 
 
-def _at_length(
+def _slow_path(
     ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., Array]
 ) -> Callable[[FrameType, Args, Kwargs], Array]:
     """Return the slow path of a call, which handles every mode."""

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.pending import waits
+from allranks.rank.arrays.pending_arrays import waits
 from allranks.rank.collectives.ledger import Ledger
 
 from . import introspection

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from allranks.machine.identity import this_machine
+from allranks.machine.process_identity import this_machine
 from allranks.machine.state_folder import state_folder
 
 LONGEST = 200

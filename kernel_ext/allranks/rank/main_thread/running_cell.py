@@ -13,7 +13,7 @@ from allranks.rank.collectives.record import Record
 
 from .background_tasks import Task, Tasks
 from .interrupt import MainThreadInterrupt
-from .thread import MainThread
+from .main_thread_calls import MainThread
 
 
 class RunningCell:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from allranks.rank.functions import transforms
 
+from .main_thread_calls import MainThread
 from .running_cell import RunningCell
-from .thread import MainThread
 
 
 class Steps:

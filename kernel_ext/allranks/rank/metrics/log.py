@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import LogCall, LogCalls
-from allranks.rank.arrays import computed
-from allranks.rank.arrays.pending import is_pending, waiting, waits_for_collective
+from allranks.rank.arrays import array_status
+from allranks.rank.arrays.pending_arrays import is_pending, waiting, waits_for_collective
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.functions import transforms
 from allranks.rank.main_thread.running_cell import RunningCell
@@ -155,7 +155,7 @@ class Log:
             return
         arrays = [array for *_, array in held]
         # `waiting` may draw the graph, which takes too long for each call.
-        waits = waiting(arrays) if over or computed.reader is None else set(map(id, filter(is_pending, arrays)))
+        waits = waiting(arrays) if over or array_status.reader is None else set(map(id, filter(is_pending, arrays)))
         for entry in held:
             step, at, name, array = entry
             if id(array) in waits:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from allranks.machine.model import model
+from allranks.machine.model_names import model
 from allranks.messages.events import Gpu, LinkReading, Machine, Memory, OpTotals
 from allranks.rank.collectives.ledger import Ledger
 

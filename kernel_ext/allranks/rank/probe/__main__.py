@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from allranks.machine.parent import end_with_parent
+from allranks.machine.end_with_parent import end_with_parent
 from allranks.messages.events.probe_answers import ProbeAnswer
 from allranks.rank.world.jaccl.rdma_verbs import RdmaVerbs
 from allranks.rank.world.shared_libraries import NotInPlace
 
-from . import contexts, device_resources, devices
+from . import device_resources, devices, driver_functions
 
 ASKED: Mapping[str, Callable[[RdmaVerbs], Iterator[ProbeAnswer]]] = {
     "devices": devices.ask,
-    "contexts": contexts.ask,
-    "flush": contexts.ask_flush,
+    "contexts": driver_functions.ask,
+    "flush": driver_functions.ask_flush,
     "limits": device_resources.ask_limits,
     "exit": device_resources.ask_exit,
     "sigterm": device_resources.ask_sigterm,

@@ -8,8 +8,8 @@ from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.requests import DescribedVariable, Leaf
-from allranks.rank.arrays import pending
-from allranks.rank.arrays.pending import MOST_LEAVES
+from allranks.rank.arrays import pending_arrays
+from allranks.rank.arrays.pending_arrays import MOST_LEAVES
 
 if TYPE_CHECKING:
     from mlx.core import array as Array
@@ -100,7 +100,7 @@ def is_array(value: object) -> bool:
 
 def is_pending(array: Array) -> bool:
     """Whether an MLX array is still to be computed."""
-    return type(array).__module__.split(".")[0] == "mlx" and pending.is_pending(array)
+    return type(array).__module__.split(".")[0] == "mlx" and pending_arrays.is_pending(array)
 
 
 def _bytes(leaf: Any) -> bytes | memoryview | None:

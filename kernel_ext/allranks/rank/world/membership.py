@@ -21,7 +21,7 @@ from allranks.messages.events import Unblocked
 from allranks.messages.host_messages import RankConfig
 from allranks.messages.requests import Form, Joined
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.pending import learn_collectives
+from allranks.rank.arrays.pending_arrays import learn_collectives
 from allranks.rank.collectives import poison, wrap_collectives
 from allranks.rank.collectives.aborted import PEER_LOST
 from allranks.rank.collectives.ledger import Ledger
@@ -29,8 +29,8 @@ from allranks.rank.collectives.wrap_collectives import OPERATIONS
 from allranks.rank.functions import transforms
 from allranks.rank.functions.replaced import leave_out_our_frames, replaced
 from allranks.rank.main_thread.background_tasks import UserThreads
+from allranks.rank.main_thread.main_thread_calls import MainThread
 from allranks.rank.main_thread.running_cell import RunningCell
-from allranks.rank.main_thread.thread import MainThread
 from allranks.rank.metrics.meters import Meters
 from allranks.rank.metrics.thread_times import threads
 
@@ -38,14 +38,14 @@ from . import rebind, recompile
 from .given_names import GivenNames
 from .jaccl.jaccl_in_place import JacclInPlace
 from .jaccl.jaccl_membership import JacclMember
-from .left_behind import LeftBehind, Reference, asked, compute
+from .left_pending import LeftBehind, Reference, asked, compute
 from .mpi.mpi_in_place import MpiInPlace
 from .mpi.mpi_membership import MpiMember
-from .peers import Peers
+from .peer_datagrams import Peers
 from .rendezvous import Rendezvous, in_turn, time_limit
-from .reserve import Reserve
+from .reserved_descriptors import Reserve
 from .ring_in_place import RingInPlace
-from .sockets import close_refused, own_sockets
+from .ring_sockets import close_refused, own_sockets
 
 if TYPE_CHECKING:
     from mlx.core import Stream

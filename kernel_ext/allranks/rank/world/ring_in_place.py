@@ -10,7 +10,7 @@ from allranks.rank.metrics.link_stats import LinkStats
 
 from .held_sockets import hold
 from .placeholders import Placeholders
-from .sockets import has_ended, with_ports
+from .ring_sockets import has_ended, with_ports
 
 
 class RingInPlace:

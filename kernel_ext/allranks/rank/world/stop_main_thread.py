@@ -13,11 +13,11 @@ from allranks.rank.collectives.aborted import RELEASED
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug.debugger import Debugger
 from allranks.rank.main_thread.barrier import Barrier
+from allranks.rank.main_thread.main_thread_calls import MainThread
 from allranks.rank.main_thread.running_cell import RunningCell
-from allranks.rank.main_thread.thread import MainThread
 
 from .membership import World
-from .peers import Peers
+from .peer_datagrams import Peers
 
 TELL_AFTER = 2.3
 """Seconds from a failure until this rank informs the others, unless the notebook unblocks them first (after 2 s)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.pending import names_in, pending_names, settle
+from allranks.rank.arrays.pending_arrays import names_in, pending_names, settle
 from allranks.rank.collectives.exchanges import exchanges_of
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug.debugger import Debugger
@@ -13,7 +13,7 @@ from allranks.rank.main_thread.barrier import Barrier
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.world.given_names import GivenNames
 from allranks.rank.world.membership import World
-from allranks.rank.world.peers import Peers
+from allranks.rank.world.peer_datagrams import Peers
 from allranks.rank.world.stop_main_thread import Unblocker
 
 from .handler_table import Buffers, RequestTable

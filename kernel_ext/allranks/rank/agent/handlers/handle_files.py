@@ -6,8 +6,8 @@ from allranks.lifeline.open_questions import Reply
 from allranks.messages import requests
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.files import found_files, synced_folder
+from allranks.rank.main_thread.main_thread_calls import MainThread
 from allranks.rank.main_thread.running_cell import RunningCell
-from allranks.rank.main_thread.thread import MainThread
 from allranks.rank.modules.reload import Reloader
 from allranks.rank.values.ask_trial_load import Beginning
 

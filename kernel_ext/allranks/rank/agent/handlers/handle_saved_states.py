@@ -11,7 +11,7 @@ from allranks.messages import requests
 from allranks.messages.requests import Nothing
 from allranks.messages.state_manifest import MANIFEST, RANDOM_STATES, RUNS
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.pending import waiting
+from allranks.rank.arrays.pending_arrays import waiting
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values import process_state, state_files
 from allranks.rank.values.state_files import StateReader, StateSnapshot, StateWriter

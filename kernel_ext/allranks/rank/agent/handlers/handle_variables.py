@@ -13,8 +13,8 @@ from allranks.messages.host_messages import RankConfig
 from allranks.messages.requests import Nothing
 from allranks.messages.value_types import Namespace
 from allranks.pickling import pickle_values
-from allranks.rank.arrays import computed
-from allranks.rank.cell.names import CellNames
+from allranks.rank.arrays import array_status
+from allranks.rank.cell.changed_names import CellNames
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.values import checkpoint, describe_variables, process_state
@@ -60,7 +60,7 @@ class VariableRequests(RequestTable):
             return Reply(Nothing(), pickle_values.pack(value))
         # Other ranks may be at another step, so no collective may be entered. A collective that was entered already
         # ends, since all ranks enter their collectives in the same order.
-        reader, arrays = computed.reader, list(pickle_values.arrays_to_pack(value))
+        reader, arrays = array_status.reader, list(pickle_values.arrays_to_pack(value))
         if arrays and reader is None:
             raise RuntimeError("with this version of MLX, no arrays can be pulled while a cell runs")
         if reader is not None and any(reader.is_pending(array) is not False for array in arrays):

@@ -2,7 +2,7 @@
 
    MLX does not look at what MPI returns (0.32.4), so the result of a call that failed would be whatever its memory
    held. Here such a result becomes NaN, or zeros where its type has no NaN, and `failed` tells Python. Compiled by
-   functions.py, which sets all pointers before MLX gets any of these functions. */
+   mpi_functions.py, which sets all pointers before MLX gets any of these functions. */
 
 #include <string.h>
 

@@ -20,7 +20,7 @@ from allranks.rank.collectives.aborted import FAILED
 from allranks.rank.collectives.poison import Asked
 from allranks.rank.world.shared_libraries import NotInPlace
 
-from .functions import MpiFunctions
+from .mpi_functions import MpiFunctions
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm, Intercomm, Intracomm, Request

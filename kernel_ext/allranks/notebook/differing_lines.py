@@ -15,9 +15,9 @@ from typing import NamedTuple
 from allranks_backends.plan import rank_label
 
 from .fold import Block
-from .live import PRE_STYLE
-from .terminal import plain
-from .writer import Display
+from .live_lines import PRE_STYLE
+from .output_writer import Display
+from .safe_text import plain
 
 MOST = 500
 """Limit for the lines of one display, since all are sent again when one is added."""

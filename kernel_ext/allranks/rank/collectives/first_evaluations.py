@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from allranks.rank.arrays import computed
-from allranks.rank.arrays.drawing import drawing_of
+from allranks.rank.arrays import array_status
+from allranks.rank.arrays.graph_drawing import drawing_of
 
 if TYPE_CHECKING:
     from mlx.core import array as Array
@@ -44,7 +44,7 @@ class FirstOnes:
 
     def begin(self, following: bool, pending: Iterable[tuple[int, Array | None]] = ()) -> None:
         """Begin a cell; `pending` has the numbers and results of earlier collectives that are pending."""
-        self.following, self._left = following and computed.reader is not None, MOST
+        self.following, self._left = following and array_status.reader is not None, MOST
         self.pending, self.order = {}, []
         self._began, self._spent = time.perf_counter(), 0.0
         for number, result in islice(pending, MOST) if self.following else ():
@@ -62,7 +62,7 @@ class FirstOnes:
         self._add(number, result)
 
     def _add(self, number: int, result: Array | None) -> None:
-        if computed.reader is not None and (address := computed.reader.primitive(result)):
+        if array_status.reader is not None and (address := array_status.reader.primitive(result)):
             self.pending[number] = address
 
     def taken(self, number: int) -> None:
@@ -77,7 +77,7 @@ class FirstOnes:
     def foresee(self, arrays: Sequence[Array]) -> None:
         """Predict the order of the pending collectives from which `arrays`, about to be evaluated, are computed."""
         began = time.perf_counter()
-        reader = computed.reader
+        reader = array_status.reader
         if reader is None or self._spent > max(FREE, SHARE * (began - self._began)):
             self.pending.clear()  # some are evaluated now, and later operations may get their addresses
             return

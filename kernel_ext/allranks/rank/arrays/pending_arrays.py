@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from allranks.rank.functions.replaced import original
 
-from . import computed
-from .drawing import drawing_of
+from . import array_status
+from .graph_drawing import drawing_of
 
 if TYPE_CHECKING:
     from mlx.core import array as Array
@@ -30,28 +30,28 @@ LOOK_AT = 200
 """Maximum number of arrays examined in one value, and of items in one container."""
 
 _collectives: set[int] = set()
-"""The values of `computed.Reader.operation` for results of collectives; empty if they are not known."""
+"""The values of `array_status.Reader.operation` for results of collectives; empty if they are not known."""
 
 
 def learn_collectives(mx: ModuleType, size: int) -> None:
     """Learn how to recognise results of collectives, in a world of `size` ranks; evaluates none."""
-    if computed.reader is None or _collectives or size == 1:  # with one rank, MLX returns the array itself
+    if array_status.reader is None or _collectives or size == 1:  # with one rank, MLX returns the array itself
         return
     for name in ("all_sum", "all_gather", "sum_scatter"):
         with suppress(Exception):  # this backend may lack the operation
             result = original(getattr(mx.distributed, name))(mx.zeros(size))
-            _collectives.add(computed.reader.operation(result))
+            _collectives.add(array_status.reader.operation(result))
     _collectives.discard(0)
 
 
 def is_collective(result: Array) -> bool:
     """Whether this pending array, returned by a collective, is still its result; True if that cannot be known."""
-    return not _collectives or computed.reader is None or computed.reader.operation(result) in _collectives
+    return not _collectives or array_status.reader is None or array_status.reader.operation(result) in _collectives
 
 
 def is_pending(array: Array) -> bool:
     """Whether an MLX array is yet to be computed."""
-    known = computed.reader.is_pending(array) if computed.reader is not None else None
+    known = array_status.reader.is_pending(array) if array_status.reader is not None else None
     return drawing_of([array]).computes(0) if known is None else known
 
 
@@ -65,9 +65,9 @@ def waiting(arrays: Iterable[Array]) -> set[int]:
     found: set[int] = set()
     unknown: dict[int, Array] = {}
     for array in arrays:
-        if computed.reader is None or (known := computed.reader.is_pending(array)) is None:
+        if array_status.reader is None or (known := array_status.reader.is_pending(array)) is None:
             unknown[id(array)] = array
-        elif known and computed.reader.operation(array) in _collectives:
+        elif known and array_status.reader.operation(array) in _collectives:
             found.add(id(array))
         elif known:
             unknown[id(array)] = array

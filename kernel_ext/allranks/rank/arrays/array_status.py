@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from .drawing import Drawing, drawing_of
+from .graph_drawing import Drawing, drawing_of
 
 if TYPE_CHECKING:
     from mlx.core import array as Array

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from .pending import MOST_LEAVES, is_pending, pending_names
+from .pending_arrays import MOST_LEAVES, is_pending, pending_names
 
 if TYPE_CHECKING:
     from mlx.core import Stream

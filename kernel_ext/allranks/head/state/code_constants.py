@@ -2,7 +2,7 @@
 
 Code is parsed, never run: ``lr = 0.1`` in a line of its own, ``Adam(learning_rate=3e-4)``, defaults of functions, and
 ``mx.random.seed(0)`` as `seed`. What a cell computes, as in ``lr = 1 / 10``, is a line like any other. Strings that
-may be secret, judged by their names, are removed from the code before anything else is read from it.
+may be secret are removed from the code before anything else is read from it (see `hide_secrets`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
-from itertools import pairwise
 from textwrap import dedent
 from typing import NamedTuple
+
+from .hide_secrets import defaults_of, redacted, redacted_words
 
 Constant = int | float | str | bool
 
@@ -26,23 +27,11 @@ NOT_FOR_RUNS = ("log", "print", "mark")
 """Functions whose arguments say nothing about how a run was made."""
 CONTEXT = 1
 """Lines that a diff shows around what changed."""
-SECRET = re.compile(
-    r"(?i)token(?!iz)|secret|passw|passphrase|\bpwd\b|credential|bearer|auth(?!ors?\b|ored\b)|"
-    r"(api|access|secret|private|auth|ssh|service)_?-?keys?|key_?id$"
-)
-"""Names whose strings are never shown, compared or exported."""
-LEFT_OUT = "…"
-"""Replaces such a string, in quotes."""
 _MAGIC_LINE = re.compile(r"\A# %%.*\n")
 _LINES_OF_IPYTHON = (
     (re.compile(r"(?m)^([ \t]*)(?:[%!?].*|\S.*\?[ \t]*)$"), r"\1pass"),
     (re.compile(r"(?m)^([ \t]*[\w \t,]+=[ \t]*)[%!].*$"), r"\1None"),
 )
-_SET_TO = re.compile(
-    r"""["']?\]?[ \t]*(?:=[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s"']+)|:[ \t]*([^"'\n]+)|[ \t]("[^"\n]*"|'[^'\n]*'|[^\s"']+))"""
-)
-"""What a name is set to, if the code is not Python: ``HF_TOKEN=abc``, or ``Authorization: Bearer abc`` up to the
-quote or the end of the line."""
 
 
 class _Found(NamedTuple):
@@ -73,11 +62,11 @@ class Code:
     def of(cls, code: str) -> Code:
         text = dedent(_MAGIC_LINE.sub("", code))
         try:
-            text = _redacted(text, *_parsed(text))
+            text = redacted(text, *_parsed(text))
             tree, python = _parsed(text)
             reads, binds = _names(tree, python)
         except Exception:  # usually SyntaxError; no code may prevent its cell from being shown
-            return cls(_redacted_words(text), {}, frozenset(), frozenset(), {})
+            return cls(redacted_words(text), {}, frozenset(), frozenset(), {})
         named = _named(list(_constants(tree)))
         return cls(
             text,
@@ -115,82 +104,6 @@ def _parsed(text: str) -> tuple[ast.Module, str]:
         return compile(text, "", "exec", FLAGS), text
 
 
-def _redacted(text: str, tree: ast.Module, python: str) -> str:
-    """Return the code without strings that may be secret."""
-    lines = [
-        (line if line == other else _redacted_words(line)).encode()
-        for line, other in zip(text.split("\n"), python.split("\n"))
-    ]
-    found = sorted(
-        (each.lineno - 1, each.col_offset, (each.end_lineno or each.lineno) - 1, each.end_col_offset or 0)
-        for each in _secrets(tree)
-    )
-    places = list[tuple[int, int, int, int]]()
-    for place in found:  # without locations inside another one
-        if not places or place[:2] >= places[-1][2:]:
-            places.append(place)
-    for line, first, last_line, end in reversed(places):
-        left_out = lines[line][:first] + f"'{LEFT_OUT}'".encode() + lines[last_line][end:]
-        lines[line : last_line + 1] = [left_out]
-    return b"\n".join(lines).decode()
-
-
-def _secrets(tree: ast.Module) -> Iterator[ast.expr]:
-    """Yield strings that may be secret, judged by the name of the variable, argument or key that they are for."""
-    for node in ast.walk(tree):
-        given = list[tuple[str, ast.expr | None]]()
-        match node:
-            case ast.Assign(targets=targets, value=value):
-                given = [(_set_name(target), value) for target in targets]
-                for target in targets:
-                    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
-                        given += [(_set_name(one), other) for one, other in zip(target.elts, value.elts)]
-            case (
-                ast.AnnAssign(target=target, value=value)
-                | ast.NamedExpr(target=target, value=value)
-                | ast.AugAssign(target=target, value=value)
-            ):
-                given = [(_set_name(target), value)]
-            case ast.keyword(arg=str() as name, value=value):
-                given = [(name, value)]
-            case ast.Dict(keys=keys, values=others):
-                given = [(_text(key), value) for key, value in zip(keys, others)]
-            case ast.Call(args=[_, *_] as values):  # setdefault("HF_TOKEN", "abc"), setattr(api, "token", "abc")
-                given = [(_text(name), value) for name, value in pairwise(values)]
-            case ast.arguments():
-                given = list(_defaults(node))
-        for name, value in given:
-            if value is not None and SECRET.search(name):
-                for part in ast.walk(value):
-                    text = isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes))
-                    if isinstance(part, ast.expr) and (text or isinstance(part, ast.JoinedStr)):
-                        yield part
-
-
-def _set_name(target: ast.expr) -> str:
-    match target:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Subscript(slice=key):
-            return _text(key)
-    return ""
-
-
-def _text(key: ast.expr | None) -> str:
-    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
-
-
-def _redacted_words(text: str) -> str:
-    """Return text that is not Python without values that may be secret."""
-    parts, end = list[str](), 0
-    for name in re.finditer(r"[\w-]+", text):
-        if name.start() >= end and SECRET.search(name[0]) and (value := _SET_TO.match(text, name.end())):
-            group = value.lastindex or 0
-            parts += [text[end : value.start(group)], f"'{LEFT_OUT}'"]
-            end = value.end(group)
-    return "".join(parts) + text[end:]
-
-
 def lines_changed(before: Code, now: Code, without: Collection[str]) -> int:
     """Count the lines that differ apart from these constants; a line that replaces another counts once."""
     matcher = SequenceMatcher(None, before.lines(without), now.lines(without), autojunk=False)
@@ -223,15 +136,9 @@ def _constants(tree: ast.Module) -> Iterator[_Found]:
                 if owner == "seed" and len(node.args) == 1 and (found := _value(node.args[0])) is not None:
                     yield _Found("seed", ast.unparse(called), found, node.args[0])
             case ast.FunctionDef(name=owner, args=arguments) | ast.AsyncFunctionDef(name=owner, args=arguments):
-                for name, default in _defaults(arguments):
+                for name, default in defaults_of(arguments):
                     if default is not None and (found := _value(default)) is not None:
                         yield _Found(name, owner, found, default)
-
-
-def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr | None]]:
-    with_default = [*arguments.posonlyargs, *arguments.args][-len(arguments.defaults) :]
-    pairs = [*zip(with_default, arguments.defaults), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
-    yield from ((argument.arg, default) for argument, default in pairs)
 
 
 def _one(target: ast.expr, value: ast.expr) -> Iterator[_Found]:

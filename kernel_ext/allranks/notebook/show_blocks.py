@@ -15,12 +15,12 @@ from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
 
 from .cell_curves import CellCurves
-from .columns import LayoutChoice, LineColumns
+from .differing_lines import LayoutChoice, LineColumns
 from .figure_grid import Figures, is_figure
 from .fold import Block
-from .live import LiveArea
+from .live_lines import LiveArea
+from .output_writer import Display, MimeBundle, Writer, is_plain, settled
 from .page_room import PageRoom
-from .writer import Display, MimeBundle, Writer, is_plain, settled
 
 DISPLAYS_KEPT = 4096
 """Limit, over all cells, for the displays that an update can still find."""

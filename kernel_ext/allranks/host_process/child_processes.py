@@ -89,7 +89,7 @@ def end_launched(ranks: Collection[tuple[int, float]]) -> None:
         return
     import psutil  # a host process needs it only once its ranks run
 
-    from allranks.machine.identity import still_runs
+    from allranks.machine.process_identity import still_runs
 
     there = set[psutil.Process]()
     for pid, since in ranks:

@@ -19,7 +19,7 @@ from itertools import compress, filterfalse
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.pending import indexes, is_pending, waiting
+from allranks.rank.arrays.pending_arrays import indexes, is_pending, waiting
 from allranks.rank.collectives import poison
 from allranks.rank.functions.replaced import original
 

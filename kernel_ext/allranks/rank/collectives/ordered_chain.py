@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.value_types import Args, Kwargs
-from allranks.rank.arrays.invalid import arrays_in
-from allranks.rank.arrays.pending import is_pending
+from allranks.rank.arrays.invalid_arrays import arrays_in
+from allranks.rank.arrays.pending_arrays import is_pending
 from allranks.rank.functions.transforms import TRACING
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from .identity import still_runs, this_machine
 from .lease import busy_at
 from .private_files import refuse_open, write_private
+from .process_identity import still_runs, this_machine
 
 FILE = "cluster.json"
 HOST_PROCESS = "host process"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from allranks.messages.events import CellError
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.invalid import arrays_in
-from allranks.rank.arrays.pending import names_in, pending_names
+from allranks.rank.arrays.invalid_arrays import arrays_in
+from allranks.rank.arrays.pending_arrays import names_in, pending_names
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values.describe_variables import is_pending
 from allranks.rank.world.given_names import GivenNames

@@ -20,15 +20,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.value_types import Args
-from allranks.rank.arrays import computed
-from allranks.rank.arrays.invalid import InvalidArrays, is_computed
-from allranks.rank.arrays.pending import is_collective
+from allranks.rank.arrays import array_status
+from allranks.rank.arrays.invalid_arrays import InvalidArrays, is_computed
+from allranks.rank.arrays.pending_arrays import is_collective
 from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, replaced
 
 from .aborted import FAILED, Aborted
-from .at_once import AtOnce
-from .first_ones import FirstOnes
+from .first_evaluations import FirstOnes
 from .record import CallCount
+from .simultaneous_collectives import AtOnce
 from .trace import TRACE, now
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class EvaluationOrder:
     def begin(self, *, watching: bool, after: int = 0) -> None:
         """Start a cell; the collectives up to number `after` were called before it, and some may be pending."""
         self.watching, self.swapped, self.settled, self.evaluating = watching, [], after, False
-        reader, open_before = computed.reader, list(self.pending)
+        reader, open_before = array_status.reader, list(self.pending)
         self.pending.clear()
         if watching and reader is not None:
             self.pending.extend(each for each in open_before if reader.is_pending(each[1]()))
@@ -80,7 +80,7 @@ class EvaluationOrder:
 
     def install(self, mx: ModuleType) -> None:
         """Check the order after each ``mx.eval`` and ``mx.async_eval``; a second call does nothing."""
-        computed.find(mx)
+        array_status.find(mx)
         for name in ("eval", "async_eval"):
             function = getattr(mx, name)
             if not is_replaced(function):
@@ -183,7 +183,7 @@ class EvaluationOrder:
         oldest = [(number, result()) for number, result in islice(pending, max(GIVEN, 2 * len(leaves)))]
         numbers = {id(array): number for number, array in oldest if array is not None}
         given = [(numbers[id(leaf)], leaf) for leaf in leaves if id(leaf) in numbers]
-        reader = computed.reader
+        reader = array_status.reader
         if reader is not None and any(late > early for (late, _), (early, _) in pairwise(given)):
             still = [number for number, leaf in given if reader.is_pending(leaf)]
             swapped = [(late, early) for late, early in pairwise(still) if late > early]
@@ -205,7 +205,7 @@ class EvaluationOrder:
         If the evaluation was `waited` for, evaluated collectives are settled as well, up to the first one that was not
         tracked, or whose result no code holds any more (it may be part of an array that is yet to be evaluated).
         """
-        pending, reader = self.pending, computed.reader
+        pending, reader = self.pending, array_status.reader
         if reader is None:
             pending.clear()
             return

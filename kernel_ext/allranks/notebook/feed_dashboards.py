@@ -16,7 +16,7 @@ from allranks.head.state.logged import Row
 from allranks_backends.views import Snapshot
 
 from .fold import Block
-from .terminal import clean, plain
+from .safe_text import clean, plain
 
 REFRESH_EVERY = 2.0
 """Minimum time, in seconds, between two updates of the tables that the notebook saves."""
@@ -225,7 +225,11 @@ class Tee:
 
 
 def _content(block: Block) -> dict[str, object]:
-    from .writer import as_text, settled, showable  # imports IPython, which a script without pictures does not need
+    from .output_writer import (  # imports IPython, which a script without pictures does not need
+        as_text,
+        settled,
+        showable,
+    )
 
     content = block.content
     if block.kind == "text":

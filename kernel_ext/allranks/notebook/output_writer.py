@@ -16,7 +16,7 @@ from allranks_backends.plan import rank_label, rank_list
 from allranks_widgets.status import human_bytes
 
 from .fold import Block
-from .terminal import clean, closed_lines
+from .safe_text import clean, closed_lines
 
 MimeBundle: TypeAlias = Mapping[str, Any]
 """Output that IPython displays: ``data`` by MIME type, ``metadata``, ``display_id``; see `Block.content`."""

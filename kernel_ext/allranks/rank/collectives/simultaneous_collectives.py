@@ -11,8 +11,8 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from allranks.rank.arrays import computed
-from allranks.rank.arrays.pending import waits_for_collective
+from allranks.rank.arrays import array_status
+from allranks.rank.arrays.pending_arrays import waits_for_collective
 
 from .record import Place
 
@@ -124,8 +124,8 @@ class AtOnce:
 
 
 def _is_there(array: Array | None) -> bool:
-    return computed.reader is not None and computed.reader.is_there(array)
+    return array_status.reader is not None and array_status.reader.is_there(array)
 
 
 def _is_pending(array: Array | None) -> bool:
-    return computed.reader is not None and bool(computed.reader.is_pending(array))
+    return array_status.reader is not None and bool(array_status.reader.is_pending(array))

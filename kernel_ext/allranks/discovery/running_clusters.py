@@ -19,7 +19,7 @@ from allranks.errors import NoCluster, UsageError
 from allranks.head.world.detached import Detached, detached_clusters, detached_file
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.hosts.ssh.ssh_failures import explained
-from allranks.machine.clusters import HOST_PROCESS, HostedCluster
+from allranks.machine.cluster_descriptions import HOST_PROCESS, HostedCluster
 from allranks.machine.describe_host import installed
 from allranks.units import duration_text, ranks_text
 from allranks_backends.hostfile import host_named
@@ -285,7 +285,7 @@ def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, st
 
 
 def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], list[str]]:
-    """Parse hosts' answers of `machine.clusters.listed`; also returns a sentence on each cluster that is unreadable."""
+    """Parse what `cluster_descriptions.listed` printed on hosts; also returns a sentence on each unreadable cluster."""
     parts: dict[tuple[str, str], OnHost] = {}
     unreadable = []
     for name, told in answers.items():

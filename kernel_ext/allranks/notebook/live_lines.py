@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from IPython.display import display, update_display
 
 from .fold import Block
-from .terminal import plain
+from .safe_text import plain
 
 PERIOD = 0.1
 """Seconds between two updates, so that fast bars do not flood the front end."""
