@@ -69,6 +69,8 @@ LEAVES_WITHIN = 5.0
 """Timeout, in seconds, for sending the last messages of a process that ends itself, on a busy machine."""
 SEND_EVERY = 0.03
 """Seconds between two batches of output: often enough for a reader, and few enough messages for Jupyter."""
+LATE_WITHIN = 1.0
+"""Seconds until output is sent that the user's threads print while no cell runs."""
 ORPHAN_AFTER = 60.0
 """Seconds without a notebook after which a rank ends itself, on top of its lease.
 
@@ -196,7 +198,7 @@ class Agent:
     def _greet(self) -> None:
         """Tell a notebook that has just connected which rank this is, and resend what it missed."""
         self._alone = 0.0
-        self.reporter.forget()
+        self.reporter.report_soon()
         self.log.forget_told()
         config, number, is_open = self.config, self.cell.number, self.recorder.open
         self.lifeline.send(Hello(config.token, config.rank, os.getpid(), config.host, self._ready, number, is_open))
@@ -257,7 +259,7 @@ class Agent:
             return max(0.001, due - now)
         if self.recorder.send_output():
             self._sent_output_at = now
-        return self.reporter.every
+        return min(self.reporter.every, LATE_WITHIN)
 
     def _end_if_orphaned(self, now: float) -> None:
         # A process that was stopped, or whose machine slept, may still find its notebook: only time awake counts.

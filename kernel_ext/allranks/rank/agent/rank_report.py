@@ -15,13 +15,14 @@ from allranks.rank.world.reserved_descriptors import Reserve, is_at_limit
 
 EVERY_RUNNING = 0.2
 """Seconds between reports while a cell runs."""
-EVERY_IDLE = 1.0
+EVERY_WITH_TASKS = 1.0
+"""Seconds between reports while no cell runs, and asyncio tasks of an earlier one may wait in a collective."""
+EVERY_IDLE = 2.0
+"""Seconds between reports otherwise: the notebook takes a silent rank for stopped."""
 METER_EVERY = 0.5
-"""Seconds between readings of the meters while a cell runs."""
+"""Seconds between readings of the meters, at least."""
 UNSURE_AFTER = 1.0
 """Seconds at one instruction after which a rank counts as blocked, if its main thread's state cannot be read."""
-ALIVE_EVERY = 2.0
-"""Seconds after which even an unchanged report is sent, since the notebook takes a silent rank for stopped."""
 
 
 class Reporter:
@@ -39,7 +40,7 @@ class Reporter:
         self._cell, self._ledger, self._meters, self._debugger = cell, ledger, meters, debugger
         self._reserve, self._lifeline = reserve, lifeline
         self._reported: State | None = None
-        self._reported_at = self._sent_at = self._metered_at = 0.0
+        self._reported_at = self._metered_at = 0.0
         self._reading: MeterReading | None = None
         self._blocked_at: tuple[object, float] = (None, 0.0)
         self._compilers = CompilerWatch()
@@ -48,11 +49,13 @@ class Reporter:
 
     @property
     def every(self) -> float:
-        return EVERY_RUNNING if self._cell.running else EVERY_IDLE
+        if self._cell.running:
+            return EVERY_RUNNING
+        return EVERY_WITH_TASKS if self._cell.left_tasks() else EVERY_IDLE
 
-    def forget(self) -> None:
-        """Forget the last report, so that the next one is sent in any case: a new notebook knows no state yet."""
-        self._reported = None
+    def report_soon(self) -> None:
+        """Report at the next tick: a new notebook knows no state yet."""
+        self._reported_at = 0.0
 
     def tick(self, now: float) -> float:
         """Report if a report is due; returns the seconds until the next one is."""
@@ -69,12 +72,10 @@ class Reporter:
 
     def _report(self, now: float) -> None:
         self._meters.traffic.count()
-        if self._reading is None or now - self._metered_at >= (METER_EVERY if self._cell.running else EVERY_IDLE):
+        if self._reading is None or now - self._metered_at >= METER_EVERY:
             self._reading, self._metered_at = self._meters.read(), now
-        state = self._state(now, self._reading)
-        if state != self._reported or self._cell.running or now - self._sent_at >= ALIVE_EVERY:
-            self._reported, self._sent_at = state, now
-            self._lifeline.send(state)
+        self._reported = self._state(now, self._reading)
+        self._lifeline.send(self._reported)
 
     def _state(self, now: float, reading: MeterReading) -> State:
         cell, ledger = self._cell, self._ledger
