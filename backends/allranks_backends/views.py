@@ -223,7 +223,7 @@ class Snapshot:
     links: tuple[LinkView, ...] = ()
     """Every link of the backend, in each direction."""
     peak: float | None = None
-    """Highest bus bandwidth that ``bench`` measured on this world, in bytes a second."""
+    """Highest bus bandwidth in the last ``bench`` of this world, in bytes a second; None before the first."""
     straggler: str | None = None
     """The rank that the others waited for longest in calls timed by ``--timing``, in words."""
 

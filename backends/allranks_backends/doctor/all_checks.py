@@ -1,4 +1,4 @@
-"""All checks, in the order in which starting a world depends on what they check."""
+"""All checks, in the order of what a start depends on: ssh, software, network, backend, devices, then resources."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class HostFacts:
     sleeps: str = ""
     """The line of ``pmset -g`` by which the Mac goes to sleep; empty if it does not."""
     mac: Mac | None = None
-    """Thunderbolt ports and what is plugged into them; None if the host is no Mac or its output is not understood."""
+    """The Mac and its Thunderbolt ports; None if the host is not a Mac, or if a command's output cannot be parsed."""
     reaches: Mapping[str, Reach] = field(default_factory=dict)
     """Result of connecting to each other host, by that host's name."""
 

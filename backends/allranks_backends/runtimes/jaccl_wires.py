@@ -16,7 +16,7 @@ RING_MAX_WIRES = 4
 MESH_REGIONS, RING_REGIONS = 64, 32
 """Memory regions of one connection: 8 sizes x 2 buffers, x 4 in a mesh and x 2 in a ring (mlx 0.32.4)."""
 MOST_REGIONS, MOST_PAIRS = 100, 10
-"""Memory regions and queue pairs that Apple's driver allows a device (mlx #3162)."""
+"""Maximum numbers of memory regions and of queue pairs that Apple's driver allows for each device (mlx #3162)."""
 DISCOVER = "%distributed discover --hosts <hosts> --output cluster.json finds the devices and writes such a hostfile."
 
 Pair = tuple[int, int]
@@ -29,7 +29,7 @@ def pairs(size: int, ring: bool) -> Sequence[Pair]:
 
 
 def devices(plan: WorldPlan, source: int, target: int) -> tuple[str, ...]:
-    """Names of the RDMA devices by which ``source`` reaches ``target``; empty where no cable joins them."""
+    """Names of the RDMA devices that the hostfile lists from ``source`` to ``target``; empty if it lists none."""
     return named(plan.placements[source].host.rdma[target])
 
 

@@ -109,7 +109,7 @@ class MPI:
         )
 
     def rank_env(self, mpirun: str) -> dict[str, str]:
-        """Return variables by which mlx finds MPI and mpi4py does not call MPI_Init first, after which mlx fails."""
+        """Return variables that let mlx find MPI and keep mpi4py from calling MPI_Init first: mlx would then fail."""
         env = {"MLX_MPI_LIBNAME": mpi_library(mpirun), "MPI4PY_RC_INITIALIZE": "0", "MPI4PY_RC_FINALIZE": "0"}
         if platform.system() == "Darwin":
             env["DYLD_LIBRARY_PATH"] = str(Path(mpirun).parent.parent / "lib")

@@ -182,10 +182,11 @@ class RunHistory:
     def export(self, path: str | Path, *which: int | str, logger: str | None = None, force: bool = False) -> str:
         """Write the values of these runs, or of all, to a new ``.csv`` or ``.parquet`` file; returns what was written.
 
-        In CSV, infinite values and NaN are ``inf``, ``-inf`` and ``nan``, and times are Unix seconds. With a `logger`
-        (``tensorboard``, ``mlflow`` or ``wandb``), `path` is a folder that the logger's library writes: the mean,
-        minimum and maximum over the ranks at each step, and the values of each run. With `force`, an existing file, or
-        TensorBoard's runs of these names, are replaced. Raises UsageError.
+        In CSV, infinite values and NaN are ``inf``, ``-inf`` and ``nan``, and times are Unix seconds.
+
+        With a `logger` (``tensorboard``, ``mlflow`` or ``wandb``), its library writes to the folder `path`: each run's
+        parameters, and for each step the mean over the ranks, with minimum and maximum if the ranks differ. `force`
+        replaces an existing file, or TensorBoard runs of the same names. Raises UsageError.
         """
         file, runs = Path(path).expanduser(), self._chosen(which)
         if not runs:

@@ -194,7 +194,7 @@ class Environments:
             self.of(None)  # so that UsageError is raised before any login
 
     def of(self, last: Sequence[str] | None) -> tuple[Environment, Sequence[str] | None]:
-        """The environment for a host whose packages were chosen as `last`; also returns the packages chosen now."""
+        """Return a host's environment and the packages chosen for it (None: all); `last` is its previous choice."""
         chosen = last if self._remembered else self._only
         key = tuple(chosen) if chosen is not None else None
         with self._lock:

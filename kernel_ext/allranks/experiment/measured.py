@@ -34,7 +34,7 @@ def begin(cluster: Cluster) -> None:
 
 
 def busbw(cluster: Cluster) -> float | None:
-    """Bytes a second of all_sum, as `bench` defines it; None if it cannot be measured."""
+    """Bus bandwidth of all_sum as `bench` defines it, in bytes a second; None if it cannot be measured."""
     if cluster.size < 2 or cluster.state != "whole":
         return None
     try:

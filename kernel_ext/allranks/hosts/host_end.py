@@ -1,4 +1,4 @@
-"""The notebook's end of one host process: sends orders, receives events."""
+"""The notebook's end of one host process: sends requests, receives events."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ class HostGone:
 
 @dataclass(frozen=True)
 class HostAway:
-    """A host is out of reach (`why`, after a failed attempt); its ranks continue, and attempts are repeated."""
+    """A host is out of reach; its ranks continue, and logins are retried."""
 
     why: str = ""
+    """Why the last login failed, as a clause; empty before the first attempt."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def unheard(_event: HostReport) -> None:
 
 
 class HostEnd:
-    """The notebook's end of one host process: sends orders, receives events. Subclasses provide the connection."""
+    """The notebook's end of one host process: sends requests, receives events. Subclasses provide the connection."""
 
     def __init__(self, name: str, on_event: OnEvent) -> None:
         self.name = name

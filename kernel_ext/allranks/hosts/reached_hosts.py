@@ -205,7 +205,10 @@ class Hosts:
         return (rdma or runtime.needs != "rdma") and (self.listener is None or runtime.launcher == "engines")
 
     def meet_at(self) -> list[str]:
-        """Addresses between which this machine and its ssh hosts talk; empty if NAT or a jump host changes them."""
+        """The addresses that this machine and its ssh hosts use for each other.
+
+        Empty if no ssh host is alive, or if NAT or a jump host changes the addresses.
+        """
         ends = [end for end in self.others.values() if end.alive and isinstance(end, RemoteHost)]
         here = {end.sees_notebook_at for end in ends}
         own = {address.partition("/")[0] for address in own_addresses()}

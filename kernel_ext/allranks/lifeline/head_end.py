@@ -80,7 +80,7 @@ class Lifeline:
         self._unknown: dict[bytes, Connection] = {}
         """The last connection on which each rank sent a message without a hello, and was asked for a hello."""
         self._ended_at: dict[bytes, float] = {}
-        """When the connection ended of each rank that is not yet reported as gone."""
+        """By rank, the `time.monotonic` at which its connection ended, until it reconnects or is reported as gone."""
         self._outbox: deque[tuple[list[Any], int | None]] = deque()
         """Messages to send, each with the number of its question, or None."""
         self._wake_read, self._wake_write = os.pipe()

@@ -1,6 +1,7 @@
 """Records, in the user's private state, of the files that shares have put in place on this host.
 
-A later share may replace a recorded file that is unchanged, and prefers another host's copy as its source.
+A later share may replace a recorded file that is unchanged. As its source, it prefers a copy that no share has
+put in place.
 """
 
 from __future__ import annotations

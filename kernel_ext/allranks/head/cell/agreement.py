@@ -195,7 +195,10 @@ def _swapped(
 
 
 def disagreement(entered: Mapping[int, Collective]) -> str | None:
-    """``rank 0 entered all_sum #1 f32[10] (line 3); ranks 1-3 entered ...``, or None where all are the same."""
+    """``the ranks disagree: rank 0 entered all_sum #1 f32[10] (line 3); ranks 1-3 entered ...``
+
+    None if all entered equal collectives, or if any call is not shared by all ranks.
+    """
     kinds: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     if not all(each.shared for each in entered.values()):
         return None

@@ -55,7 +55,7 @@ class Rank:
     report: State = field(default_factory=State)
     received_at: float = 0.0
     host_back_at: float = 0.0
-    """The `time.monotonic` at which its host was reached again; 0 if never or out of reach."""
+    """The `time.monotonic` at which its host was last reached again; 0 if the host was never away, or is away now."""
     since: float = 0.0
     cell: int | None = None
     """The cell that it runs, or was sent."""

@@ -36,7 +36,7 @@ class KnownWorld:
         self.links: Sequence[Link] = ()
         """Every link on which the backend sends."""
         self.peak: float | None = None
-        """Highest bus bandwidth that `bench` measured, in bytes a second."""
+        """Highest bus bandwidth in the last `bench` of this world, in bytes a second; None before the first."""
         self.times = CollectiveTimes()
 
     def alive(self) -> list[Rank]:

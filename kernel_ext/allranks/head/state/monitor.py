@@ -64,7 +64,7 @@ class Monitor(KnownWorld):
         super().__init__(name)
         self._tell = tell
         self.adopting = False
-        """Whether cells that this notebook did not send are followed."""
+        """Whether to track each rank's last cell, sent by the previous notebook, if its end is not acknowledged."""
         self.last_cell = 0
         """The highest number of a cell that any rank has seen."""
         self.revocable = False

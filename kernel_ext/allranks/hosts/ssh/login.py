@@ -59,9 +59,9 @@ class Login:
         self.said: list[str] = []
         """The last lines of standard error, from ssh or the host's shell."""
         self.greeting: Greeting | None = None
-        """Set by the reader of `reader`, once the shell there has run its start-up files."""
+        """The host shell's greeting, set by the code that reads `reader`; None until the start-up files have run."""
         self.runs = False
-        """Whether the Python there has run its first lines; set by the same reader."""
+        """Whether the Python there has run its first lines; set by the same code."""
         self.closed = False
         """Whether its output has been read to the end."""
         self.on_tunnel: Callable[[], None] = lambda: None

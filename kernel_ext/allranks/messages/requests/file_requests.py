@@ -8,7 +8,7 @@ from .request import Answer, Nothing, Question, Request
 
 CHANGED = "it was changed there since it was sent"
 NOT_OURS = "another file is there, which was not sent from here"
-"""Why a file is not replaced on a host, unless the user wants that."""
+"""Reasons why a file on a host is not replaced, unless the user asks to overwrite it."""
 
 
 class FileEntry(Struct, array_like=True, frozen=True):

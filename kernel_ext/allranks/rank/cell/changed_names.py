@@ -75,7 +75,7 @@ class CellNames:
         return "".join(f"{name} is now your own variable: {INSTEAD[name]}\n" for name in sorted(taken))
 
     def shadowed(self, error: CellError | None, file: str | None) -> str:
-        """A line on a call like `log(loss=1)` that failed because `log` is the user's own function, such as math's."""
+        """Return a hint if a call like `log(loss=1)` failed because `log` is not ours but, say, math's; else ""."""
         if error is None or error.ename != "TypeError" or not error.line:
             return ""
         own, line = self._user_ns.get("log"), linecache.getline(file or "", error.line)

@@ -31,7 +31,7 @@ Event: TypeAlias = list[Any]
 
 
 class Trace:
-    """The events of the last recorded cell; each process has one `Trace`, which keeps events only while `active`."""
+    """The events of the last traced cell; each process has one `Trace`, which adds events only while `active`."""
 
     def __init__(self) -> None:
         self.active = False
@@ -40,15 +40,15 @@ class Trace:
         """Number of events beyond the first `LIMIT`."""
         self.began = self.ended = 0.0
         self.collectives: list[Event] = []
-        """The ledger's call, and the times of the call, the begin (its input was computed) and the end. Begin and end
-        are None if it was not evaluated at once; the end is None if it was aborted."""
+        """By collective: the ledger's call, and the times at which it was called, began (its input was computed) and
+        ended. Start and end are None if it was not evaluated at once; only the end is None if it never completed."""
         self.evaluations: list[tuple[float, float]] = []
         self.marks: list[Event] = []
         """Name, thread, begin, end; the end is None for a moment, 0.0 for a span that is still open."""
         self._room = 0
 
     def begin(self, cell: int) -> None:
-        """Start recording `cell`, and drop the events of the cell before."""
+        """Start tracing `cell`, and drop the events of the cell that was traced before."""
         self.cell, self.dropped, self._room = cell, 0, LIMIT
         self.collectives, self.evaluations, self.marks = [], [], []
         self.began, self.ended, self.active = now(), 0.0, True

@@ -1,4 +1,4 @@
-"""``log(loss=..., step=...)``: sends figures from the code on a rank to the notebook.
+"""``log(loss=..., step=...)``: sends named values from the code on a rank to the notebook.
 
 A call costs a few microseconds and never waits for other ranks. Calls are numbered and kept for a notebook that
 connects later; it drops, by number, the calls that it already has.
@@ -72,7 +72,7 @@ class Log:
 
     def _make(self) -> LogFunction:
         def log(*nameless: object, step: float | None = None, of: float | None = None, **values: object) -> None:
-            """Send figures to the notebook: ``log(loss=0.31, accuracy=0.9, step=100, of=1000)``.
+            """Send values to the notebook: ``log(loss=0.31, accuracy=0.9, step=100, of=1000)``.
 
             Values are numbers, or arrays of one element, which are evaluated as by ``.item()``. An array that waits
             for a collective is not evaluated, since all ranks must enter the collective and ``log`` may be called on

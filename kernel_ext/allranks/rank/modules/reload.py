@@ -42,7 +42,7 @@ _OWN = __name__.partition(".")[0]
 
 _LIBRARY = sysconfig.get_path("stdlib")
 _read: dict[str, Stat] = {}
-"""The stat of each source file as the import system began to read it, until the next `note`."""
+"""Maps each source file imported since the last `note` to its stat when the import system began to read it."""
 _path_stats = SourceFileLoader.path_stats
 
 

@@ -38,7 +38,7 @@ def taken(environment: Mapping[str, str], of_world: Collection[str]) -> dict[str
 
 
 def random_states() -> dict[str, Any]:
-    """The random states of this process now, in the main thread."""
+    """The random states of Python, MLX and, if loaded, NumPy. Call this in the main thread: MLX's are per thread."""
     import mlx.core as mx
 
     keys: Any = mx.random.state

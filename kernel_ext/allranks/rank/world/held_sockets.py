@@ -97,7 +97,10 @@ class Holder:
         return found.decode(errors="replace")
 
     def close_due(self, *, now: bool = False) -> float | None:
-        """Close sockets that are due, or all of ended processes if `now`; returns the seconds until the next ones."""
+        """Close sockets that are due, or with `now` all sockets of ended processes.
+
+        Returns the seconds until the next sockets are due; None if no ended process has sockets left.
+        """
         at = time.monotonic()
         for name in [name for name, until in self._until.items() if now or until <= at]:
             self._let_go(name)
