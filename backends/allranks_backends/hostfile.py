@@ -23,10 +23,11 @@ MOST_RANKS = 10_000
 MOST_BYTES = 16_000_000
 """Largest hostfile, in bytes: a larger file is taken for something else."""
 LONGEST_NAME = 253
-"""Characters of a host's name, by the rules of DNS."""
+"""Maximum number of characters in a host's name, as in DNS; a user and port in the name count, too."""
 _EXPECTED = '{"ssh": "mac1", "ips": ["192.168.0.1"], "rdma": [null, "rdma_en2"]}'
 _FIELDS = ("ssh", "ips", "rdma", "user", "port", "python", "cwd")
-"""Known fields of an entry. Others are ignored, as another program's, unless they look like a misspelling of these."""
+"""Known fields of an entry. Unknown fields may belong to another program: they are ignored, unless they look like a
+misspelling of a known field, which is an error."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
@@ -62,13 +63,13 @@ def read_hostfile(path_or_text: str | os.PathLike[str]) -> HostfileWorld:
 
 
 def is_local(name: str) -> bool:
-    """Whether ``name`` means the notebook's own machine: a loopback address, or its own host name."""
+    """Whether ``name`` means this machine: ``localhost``, a loopback address, or this machine's host name."""
     own = socket.gethostname().lower()
     return _is_loopback(name) or name.lower() in (own, own.split(".")[0], own.split(".")[0] + ".local")
 
 
 def _contents(path_or_text: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return the name of the hostfile for messages, and its text."""
+    """Return what messages call the hostfile, and its text. Raises HostfileError."""
     if isinstance(path_or_text, str) and ("\n" in path_or_text or path_or_text.lstrip().startswith(("[", "{"))):
         return "The hostfile", path_or_text
     name = f"Hostfile {_printable(os.fspath(path_or_text), 200)}"
@@ -136,7 +137,10 @@ def _host(where: str, entry: object) -> Host:
 
 
 def host_named(name: str, ips: tuple[str, ...] = (), rdma: tuple[tuple[str, ...], ...] = ()) -> Host:
-    """Return the host called ``name``: ``localhost`` for any loopback name; an IPv4 name is also its address."""
+    """Return the host called ``name``; a loopback name becomes ``localhost``.
+
+    Without ``ips``, a name that is an IPv4 address is also the host's address, and this machine gets 127.0.0.1.
+    """
     if is_local(name):
         return Host("localhost" if _is_loopback(name) else name, True, ips or ("127.0.0.1",), rdma)
     return Host(name, False, ips or ((name,) if _is_address(name, 4) else ()), rdma)
@@ -196,7 +200,7 @@ def _strings(where: str, value: object, what: str) -> tuple[str, ...]:
 
 
 def _check_name(where: str, name: str) -> None:
-    """Raise HostfileError unless ssh can take `name` for the name of a host."""
+    """Raise HostfileError unless `name` can be passed to ssh as a host."""
     if len(name) > LONGEST_NAME:
         raise HostfileError(
             f"{where}: the name {_shown(name)} has {len(name)} characters; expected {LONGEST_NAME} or less"

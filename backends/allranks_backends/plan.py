@@ -19,7 +19,7 @@ class Host:
     """One machine, as far as it is known before any rank runs on it."""
 
     name: str
-    """The name that the user gave; ``localhost`` for the notebook's own machine."""
+    """The name that the user gave; ``localhost`` if it is a loopback name, or if the user named no host."""
     local: bool = True
     addresses: tuple[str, ...] = ("127.0.0.1",)
     """IPv4 addresses at which the other hosts reach it."""
@@ -33,7 +33,10 @@ class Host:
     cwd: str | None = None
     """The working folder of its ranks, if the user named one for this host."""
     written: str = ""
-    """The name in a hostfile that gives user or port in separate fields, else empty. `name` includes both."""
+    """The name without user and port, if the hostfile gives these in separate fields; else empty. `name` includes both.
+
+    Also empty if two hosts of the file differ only in user or port.
+    """
 
     @property
     def shown(self) -> str:
@@ -57,12 +60,12 @@ class Platform:
     mpirun: str | None = None
     """Path of the ``mpirun`` that would start an MPI world."""
     other_python: str = ""
-    """Path of the host's interpreter, if it is not the path that starts the ranks elsewhere; else empty."""
+    """Path of the host's interpreter if it differs from the path of Python in mpirun's command line; else empty."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A host that is to run ranks: what it can run, and the number of its ranks."""
+    """A host to plan a world for: what it can run, and the number of its ranks. The notebook's host may have none."""
 
     name: str
     platform: Platform

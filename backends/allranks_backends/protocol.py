@@ -27,10 +27,10 @@ WORLD_VARIABLES = frozenset(
         "JACCL_RING",
     }
 )
-"""Variables from which ``mx.distributed.init`` learns a world.
+"""Variables that describe a world to ``mx.distributed.init``.
 
 Code that applies a ``Wiring`` in a rank first removes all of these: a leftover ``MLX_JACCL_RING`` turns a mesh into a
-ring, and a leftover ``MLX_HOSTFILE`` gives a world of one rank the neighbours of the world before.
+ring, and a leftover ``MLX_HOSTFILE`` gives a world of one rank the neighbours of the previous world.
 """
 
 
@@ -63,8 +63,8 @@ class Backend(Protocol):
 
     @property
     def reform(self) -> Literal["in place", "if abortable", "restart"]:
-        """Whether a broken world is re-formed in the same processes or in new ones; ``if abortable`` depends on whether
-        its ranks report that they can abort collectives."""
+        """Whether a broken world is re-formed in the same processes or in new ones. ``if abortable``: in the same ones
+        if its ranks report that they can abort collectives."""
 
     @property
     def breakable(self) -> bool:

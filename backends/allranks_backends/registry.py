@@ -43,7 +43,7 @@ def get_backend(name: str) -> Backend:
 
 
 def on_one(platform: Platform, size: int) -> tuple[Site, ...]:
-    """All ranks on this machine."""
+    """Return the only host of a world whose ranks all run on this machine."""
     return (Site("localhost", platform, size),)
 
 
@@ -98,9 +98,9 @@ def choose(sites: Sequence[Site], *, rdma_mesh: bool = False, rdma_ring: bool = 
 
 
 def _obstacle(name: str, sites: Sequence[Site]) -> tuple[Site, str] | None:
-    """Return the first host that cannot run the backend, and why.
+    """Return the first host that cannot run the backend, and why; None if all can.
 
-    The host of a launcher is checked even if it runs no rank.
+    With mpirun, hosts without ranks are checked, too, since mpirun itself runs on one of them.
     """
     backend = get_backend(name)
     for site in sites if backend.launcher == "mpirun" else _used(sites):
@@ -119,5 +119,5 @@ def _size(sites: Sequence[Site]) -> int:
 
 
 def listed(names: Sequence[str], word: str) -> str:
-    """``ring, mpi and nccl``."""
+    """Return names as a list in words: ``ring, mpi and nccl`` if `word` is ``and``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"

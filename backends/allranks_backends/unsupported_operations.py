@@ -29,8 +29,8 @@ class Limits:
     operations: Mapping[str, str] = field(default_factory=dict)
     """Maps each unsupported operation (``split`` for ``Group.split``) to its error message."""
     neighbours: str | None = None
-    """Error message for a peer that is no neighbour, with placeholders ``op rank size beside peer``; None if any rank
-    can be a peer."""
+    """Error message for a peer that is not a neighbour, with placeholders ``op rank size beside peer``; None if any
+    rank can be a peer."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
     """Maps the name of each unsupported dtype to its error message, with a placeholder ``op``."""
     reduced: Mapping[str, str] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Limits:
 
 
 def limits(backend: Backend, can_run: Collection[str] | None = None) -> Limits:
-    """Return the limits of `backend`, which are those of mlx 0.32.
+    """Return the limits of `backend` in mlx 0.32.
 
-    `can_run` names the backends that the same hosts can run, None if unknown. The messages suggest only these.
+    `can_run` names the backends that the same hosts can run: the messages suggest no others. None if unknown.
     """
     return Limits(
         {

@@ -35,9 +35,9 @@ class Collective:
     dtype: str
     nbytes: int
     line: int | None = None
-    """Line of the call in the user's cell, counted from 1."""
+    """Line of the call in the user's cell, counted from 1; None if unknown."""
     shared: bool = True
-    """Whether all ranks of the world must enter it: not for ``send``, ``recv`` and calls on a smaller group."""
+    """Whether all ranks of the world must enter it; False for ``send``, ``recv`` and calls on a smaller group."""
     peer: int | None = None
     """The rank it sends to or receives from; None for other operations and in a smaller group."""
 
@@ -102,7 +102,7 @@ class GpuView:
 
 @dataclass(frozen=True)
 class LinkView:
-    """Traffic of a link, as its sender counted it. None is unknown, which is not zero."""
+    """Traffic of a link, as its sender counted it. None means unknown, not zero."""
 
     link: Link
     connections: int = 1
@@ -228,6 +228,6 @@ class Snapshot:
     """The rank that the others waited for longest in calls timed by ``--timing``, in words."""
 
     def doing(self, ranks: Sequence[int]) -> str:
-        """``ranks 0-1, 3 blocked in all_sum #1 f32[10] (line 3); rank 2 running line 4: while True: pass``."""
+        """What these ranks are doing: ``ranks 0-1 blocked in all_sum #1 f32[10] (line 3); rank 2 running line 4``."""
         doing = alike({rank: self.ranks[rank].doing for rank in ranks})
         return "; ".join(f"{rank_label(members)} {what}" for what, members in doing.items())

@@ -66,7 +66,7 @@ def load_ipython_extension(ipython: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(ipython: InteractiveShell) -> None:
-    """``%unload_ext allranks``: end the cluster and remove the magics. Called by ``%reload_ext``, do nothing."""
+    """``%unload_ext allranks``: end the cluster and remove the magics. Does nothing if ``%reload_ext`` calls it."""
     from allranks.magics.magics import unload
 
     caller: FrameType | None = sys._getframe(1)

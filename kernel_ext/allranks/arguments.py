@@ -20,7 +20,7 @@ from .errors import UsageError
 from .units import size_text
 
 RANKS_OF_A_CORE = 4
-"""Most ranks per core that start on this machine without `--yes`."""
+"""Maximum number of ranks per core on this machine without `--yes`."""
 OF_A_RANK = 64 << 20
 """Bytes of memory of an idle rank, without the memory that all ranks of a machine share."""
 DEFAULT_RANKS = 2
@@ -67,7 +67,7 @@ def hosts_of(
 
 
 def python_here(hosts: Sequence[Host], python: str | None) -> str:
-    """The interpreter on this machine: the one named for it or for all hosts if it has ranks, else this process's."""
+    """This machine's interpreter: if it has ranks, the one named for it or for all hosts; otherwise this process's."""
     here = [host for host in hosts if host.local]
     named = next((host.python for host in here if host.python), None)
     return str(Path(named or (here and python) or sys.executable).expanduser())

@@ -1,4 +1,4 @@
-"""Helpers of all functions that return a pandas DataFrame."""
+"""Helpers for functions that return a pandas DataFrame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster's options, and what follows from them on this machine."""
+"""A cluster's options, and the settings derived from them on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .machine.lease import SAVED_WITHIN
 from .up_options import OF_PLACE_AND_TIME, UpOptions
 
 StoredSettings: TypeAlias = dict[str, Any]
-"""Settings as plain values, which JSON has, by the name of the attribute."""
+"""Settings by attribute name, as values that JSON supports."""
 
 
 @dataclass
@@ -36,13 +36,13 @@ class Settings:
     folder: str
     """The notebook's working folder."""
     shared: bool
-    """Whether some ranks run on other hosts."""
+    """Whether some ranks run on other hosts, or may, since a scheduler or ipyparallel starts them."""
     join_file: str | None
     """The file that tells ranks started by a scheduler how to connect; None if they learn it another way."""
     lease: float | None
     """Seconds that idle ranks stay when this process is gone or out of reach; None for no limit."""
     sync_limit: int | None = None
-    """Most bytes of the folder that are sent; None for the default."""
+    """Maximum bytes of the folder that are sent; None for the default."""
     sync_include: Sequence[str] = ()
     """Patterns of files that are sent although they would otherwise be left out."""
     folders: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Settings:
 
     @classmethod
     def read(cls, stored: StoredSettings) -> Settings:
-        """The settings from what `stored` returned. Raises TypeError, KeyError or ValueError for another version."""
+        """Restore the result of `stored`. Raises TypeError, KeyError or ValueError if another version wrote it."""
         return cls(**{**stored, "options": UpOptions(**stored["options"])})
 
     def stored(self) -> StoredSettings:
@@ -113,7 +113,7 @@ class Settings:
         return self.lease + self.stays if self.lease is not None else None
 
     def saver(self) -> list[str]:
-        """The command that the notebook's host runs when the lease has run out; empty for none."""
+        """The command that the notebook's host runs when the lease has expired; empty for none."""
         if self.options.save is None:
             return []
         return [sys.executable, "-m", "allranks", "down", self.attached_as, "--save", self.options.save]
@@ -129,7 +129,7 @@ class Settings:
 
     @property
     def python_named(self) -> bool:
-        """Whether the user named one interpreter for all hosts; if not, a host may use its own or that of `setup`."""
+        """Whether the user named one interpreter for all hosts; if not, a host uses its own or the one of `setup`."""
         return self.options.python is not None
 
     @property
@@ -139,7 +139,7 @@ class Settings:
 
 
 def _plain(value: object) -> object:
-    """Convert numbers and arrays of numpy, iterables and paths to what JSON has."""
+    """Convert numpy's numbers and arrays, iterables and paths to values that JSON supports."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, Iterable) else str(value)

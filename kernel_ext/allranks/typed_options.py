@@ -13,16 +13,16 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Typed:
-    """How an option is typed; what is not given follows from the option's name and type."""
+    """How an option is typed; the defaults follow from the option's name and type."""
 
     help: str
     metavar: str | None = None
     parse: Callable[[str], object] | None = None
-    """Converts what was typed; by default, the option's type does."""
+    """Converts the typed text; by default, the option's type does."""
     flag: str | None = None
     """The flag before the value, if it is not ``--`` and the option's name."""
     repeat: Callable[[list[Any]], object] | None = None
-    """Makes one value of the list of typed values, if the option may be repeated."""
+    """If the option may be repeated, turns the list of its values into one value."""
     negatable: bool = False
     """Whether ``--no-`` and the option's name switches the option off."""
     exclusive: bool = False

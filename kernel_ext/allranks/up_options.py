@@ -28,7 +28,7 @@ OF_PLACE_AND_TIME = {
 
 
 def listed(text: str) -> list[str]:
-    """The parts between the commas of `text`, without empty ones."""
+    """The comma-separated parts of `text`, without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -9,7 +9,7 @@ from allranks_backends.views import Snapshot
 
 SECONDS = 600
 MOST_LINKS = 128
-"""With more links than this, their rates are kept only as the average of what a rank sends."""
+"""With more links than this, the rates of single links are not stored, only the average rate at which a rank sends."""
 
 
 class Columns(TypedDict):
@@ -18,7 +18,7 @@ class Columns(TypedDict):
     at: list[float]
     """Unix seconds."""
     wire: list[int | None]
-    """What a rank sent on average."""
+    """Rate at which a rank sent, averaged over all ranks."""
     peak: list[float | None]
     ranks: list[list[int | None]]
     link_names: list[str]

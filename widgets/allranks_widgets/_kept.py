@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 KEPT_BYTES = 4_000_000
 HEADS_KEPT = 50
-"""Number of cells whose first item is kept after it was dropped from the output."""
+"""For at most this many cells, the first item is stored separately when it no longer fits into the limit."""
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object."""

@@ -1,8 +1,9 @@
 """Values that a cell logged, drawn as an SVG without script: it stays in a saved notebook and needs no kernel.
 
-There is one panel for each name. The line is the mean over ranks, and the band reaches from their minimum to their
-maximum. If there are more steps than pixels, both are over the steps of a pixel. Earlier runs are pale lines: the
-newest is solid, others are dashed, and a legend below names them.
+There is one panel for each name, up to `MOST_PANELS`. The line is the mean over ranks, and the band reaches from their
+minimum to their maximum. If there are more steps than columns of about two pixels, both are over the steps of a
+column. Earlier runs are pale lines. If they have names, the newest is solid, others are dashed, and a legend below
+names them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Band:
-    """The points of one name over all ranks, by step, or by pixel column if there are more steps than columns."""
+    """The points of one name over all ranks, by step, or by column of pixels if there are more steps than columns."""
 
     name: str
     ranks: tuple[int, ...]
@@ -95,7 +96,7 @@ class Drawn:
     more: tuple[str, ...]
     """Names for which there is no panel."""
     refused: int
-    """Number of curves that were not kept, being too many."""
+    """Number of curves beyond `curves.MOST_CURVES`, whose values were not stored."""
 
     @classmethod
     def of(cls, curves: Curves) -> Drawn:
@@ -265,7 +266,8 @@ def _is_noisy(band: Band) -> bool:
 def smoothed(values: Floats) -> Floats:
     """Return the exponentially weighted mean up to each value, with a window of a twentieth of the values.
 
-    It begins again after each NaN. Each mean is divided by the sum of its weights, so the first are not biased to zero.
+    It begins again after each NaN. Each mean is divided by the sum of its weights, so the first ones are not biased
+    towards zero.
     """
     keep = 1 - 2 / (max(len(values) / WINDOWS, 2) + 1)
     made = np.empty_like(values)

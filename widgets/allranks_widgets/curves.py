@@ -15,7 +15,7 @@ MOST_POINTS = 2_000
 MOST_CURVES = 256
 
 LoggedRow = Sequence[Any]
-"""Rank, name, cell, step, value, Unix time in seconds; a string stands for a value that is no finite number."""
+"""Rank, name, cell, step, value, Unix time in seconds; a string stands for a value that is not a finite number."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Curves:
                 self.refused.add(key)
 
     def _drop_older(self, row: LoggedRow, before: int) -> None:
-        """Drop the name's curves on other ranks that end in cell `before`, that of the earlier run, or before it."""
+        """Drop curves of the same name on other ranks if they end in cell `before` (the earlier run) or earlier."""
         rank, name = row[:2]
         for key, curve in list(self._curves.items()):
             if key[0] == name and key[1] != rank and curve.row[2] <= before:
@@ -80,7 +80,7 @@ class Curves:
         for (other, _), curve in self._curves.items():
             if other == name and len(curve.points) > MOST_POINTS // 2:  # a curve with few points has other steps
                 left = [point for point in curve.points if point[0] not in out]
-                if 2 * len(left) + 1 >= len(curve.points):  # so has a curve that would lose more than half
+                if 2 * len(left) + 1 >= len(curve.points):  # a curve that would lose more than half has, too
                     curve.points = left
 
     def by_name(self) -> dict[str, dict[int, Sequence[tuple[float, float]]]]:

@@ -7,7 +7,7 @@ The front end is one bundle made from ``widgets/js-src``. It receives:
   ``said`` (answer to an action), ``beat`` (the kernel is alive).
 
 Its requests arrive over the control channel as ``allranks_widget``, so that they are handled while a cell runs. A front
-end without control channel sends them as messages of the widget.
+end without a control channel sends them as messages of the widget.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Dashboard(anywidget.AnyWidget):
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw ``snapshot``. Nothing is sent if nothing changed. Within 0.1 s of the last frame, ``snapshot`` is held
-        back, and a later call of `show` or `flush` sends the then newest."""
+        back, and a later call of `show` or `flush` sends the newest Snapshot."""
         with self._lock:
             before, self.snapshot = self.snapshot, snapshot
             self._history.add(snapshot)
@@ -174,7 +174,7 @@ class Dashboard(anywidget.AnyWidget):
             self._send_everything(None)
 
     def start_over(self, snapshots: Iterable[Snapshot], on_action: Action | None) -> None:
-        """Show another world from now on, and drop all of the previous one. `snapshots` are the new world's past."""
+        """Show another world from now on, without data of the previous one. `snapshots` are the new world's past."""
         with self._lock:
             self.on_action = on_action
             self._kept, self._curves, self._stale = KeptOutput(), Curves(), True
@@ -271,7 +271,7 @@ class Dashboard(anywidget.AnyWidget):
 
 
 def _widget_view(bundle: Any) -> tuple[dict[str, object] | None, str]:
-    """Return the widget's part of anywidget's bundle, None if there is none, and a line of text in its place."""
+    """Return the widget's part of anywidget's bundle (None without a bundle), and a line of text to show instead."""
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     if data is None:
         return None, ""

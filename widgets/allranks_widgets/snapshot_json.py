@@ -37,7 +37,7 @@ def to_dict(value: object) -> Any:
 
 
 def from_dict(kind: Any, plain: Any) -> Any:
-    """Return ``plain`` as a ``kind``, a dataclass or the annotation of a field; the opposite of `to_dict`."""
+    """Return ``plain`` as a ``kind``, a dataclass or the annotation of a field; the inverse of `to_dict`."""
     origin = typing.get_origin(kind)
     if origin is types.UnionType or origin is typing.Union:
         return None if plain is None else from_dict(typing.get_args(kind)[0], plain)
@@ -58,9 +58,9 @@ def to_json(snapshot: Snapshot) -> str:
 
 
 def from_json(text: str | bytes) -> Snapshot:
-    """Return the Snapshot that `to_json` wrote, possibly in a newer version.
+    """Return the Snapshot that `to_json` wrote, possibly in another version of allranks.
 
-    Raises ValueError if the text is not JSON, and TypeError if a field is missing.
+    Raises ValueError if the text is not JSON, and TypeError if a field without a default is missing.
     """
     snapshot: Snapshot = from_dict(Snapshot, json.loads(text))
     return snapshot

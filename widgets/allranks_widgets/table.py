@@ -20,7 +20,7 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def html_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Container[int] = (), pale: Container[int] = ()
 ) -> str:
-    """Return a table as HTML; cells are text, and are escaped. `bold` and `pale` are numbers of rows in that style."""
+    """Return a table as HTML; cells are text, and are escaped. `bold` and `pale` are indices of rows in that style."""
     body = "".join(_row("td", row, number in bold, number in pale) for number, row in enumerate(rows))
     return (
         f'<table style="border-collapse:collapse;border:none;margin:6px"><thead>{_row("th", headings)}</thead>'

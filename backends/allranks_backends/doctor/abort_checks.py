@@ -1,4 +1,4 @@
-"""Check on which hosts blocked collectives could not be aborted, nor the world re-formed, in the same processes."""
+"""Check whether every host can abort blocked collectives, which re-forming a world in the same processes requires."""
 
 from __future__ import annotations
 

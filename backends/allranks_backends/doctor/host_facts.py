@@ -92,7 +92,7 @@ class Asked:
         }
 
     def fits(self, python: Json | None) -> bool:
-        """Whether ranks can run under this Python (the output of `probe_python.py`); not without one."""
+        """Whether ranks can run under this Python (the output of `probe_python.py`); False if it is None."""
         return python is not None and not self.other_python(python) and not self.differing(python)
 
     def needs(self, what: str) -> bool:
@@ -161,7 +161,7 @@ class HostFacts:
     gpus: tuple[str, ...] = ()
     """As ``nvidia-smi -L`` lists them."""
     sleeps: str = ""
-    """The line of ``pmset -g`` by which the Mac goes to sleep; empty if it does not."""
+    """The line of ``pmset -g`` that sets when the Mac goes to sleep; empty if it never does."""
     mac: Mac | None = None
     """The Mac and its Thunderbolt ports; None if the host is not a Mac, or if a command's output cannot be parsed."""
     reaches: Mapping[str, Reach] = field(default_factory=dict)
@@ -223,7 +223,10 @@ def version_in(text: str) -> str:
 
 
 def _skew(told: str, between: tuple[float, float]) -> float:
-    """Return 0 if the host's time lies between request and answer; ``date`` prints whole seconds."""
+    """Return `HostFacts.skew`: 0 if the host's time may lie between request and answer.
+
+    ``date`` prints whole seconds.
+    """
     there = _number(told)
     if there is None:
         return 0.0
@@ -262,7 +265,7 @@ def _memory(text: str) -> tuple[int, int] | None:
 
 
 def _sleeps(text: str) -> str:
-    """Return the line of ``pmset -g`` by which the Mac sleeps, else an empty string.
+    """Return the line of ``pmset -g`` that sets when the Mac goes to sleep; empty if it never does.
 
     ``sleep 10 (sleep prevented by ...)`` counts, since whatever prevents sleep now may end.
     """

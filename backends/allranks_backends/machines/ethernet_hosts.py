@@ -1,6 +1,6 @@
 """Hosts joined by Ethernet: addresses, interface speeds, GPUs and the NVLinks between them. Pure.
 
-For Linux; of a Mac among the hosts, only its addresses are used.
+For Linux hosts. A Mac among them counts as a host without GPUs, at its addresses on en0 and en1.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Server:
     gpus: tuple[str, ...] = ()
     """Name of each GPU, from ``nvidia-smi -L``."""
     gpu_links: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """``NV18`` for 18 NVLinks, else the path over PCIe: ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``."""
+    """By pair of GPUs: ``NV18`` for 18 NVLinks, else the PCIe path: ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``."""
     mpirun: str = ""
     reached: str = ""
-    """The address at which ssh reached it."""
+    """The address at which ssh reached it, for a Mac the one of en0 or en1; empty if unknown."""
     system: str = "Linux"
 
     def in_network(self, network: IPv4Network) -> InterfaceAddress | None:
@@ -82,9 +82,9 @@ def server_of(mac: Mac) -> Server:
 
 
 def common_network(servers: Sequence[Server]) -> IPv4Network | None:
-    """Return the fastest network that all hosts are in, by its slowest interface; None if there is none.
+    """Return the network that all hosts share and whose slowest interface is the fastest; None if they share none.
 
-    Among equally fast networks, the first of the first host is taken. A network in which two hosts have the same
+    Among equally fast networks, the first one of the first host is taken. A network in which two hosts have the same
     address does not count: it is a bridge of containers, which exists on every host and joins no hosts.
     """
     shared = []

@@ -26,7 +26,7 @@ def this_platform(mpirun: str | None = None) -> Platform:
         "ring": mx.distributed.is_available("ring"),
         "jaccl": jaccl,
         "jaccl-ring": jaccl,
-        # Not asked of mlx, which would open MLX_MPI_LIBNAME once in this process and cache the answer.
+        # mlx is not asked: it would open MLX_MPI_LIBNAME once in this process and cache the answer.
         "mpi": found is not None and loads(mpi_library(found)),
         "nccl": mx.distributed.is_available("nccl"),
     }
@@ -44,7 +44,7 @@ def this_platform(mpirun: str | None = None) -> Platform:
 def import_advice(error: str) -> str:
     """Return advice for an import of MLX that failed with `error`; empty if there is none.
 
-    MLX for CUDA (0.32.4) allocates memory through the driver on import, so without a driver it runs on no backend.
+    MLX for CUDA (0.32.4) allocates memory through the driver on import, so the import fails without a driver.
     """
     if "cuda" in error.lower():
         return (

@@ -36,7 +36,7 @@ class Jaccl:
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter"} | POINT_TO_POINT
     no_dtypes: frozenset[str] = frozenset()
     no_reduced: frozenset[str] = frozenset()
-    # A blocked rank polls until its process ends, unless allranks knows the calls with which it polls.
+    # A blocked rank polls until its process ends, unless allranks can replace the verbs with which it polls.
     reform: Literal["in place", "if abortable", "restart"] = "if abortable"
     breakable: bool = False
     revocable: bool = False
@@ -57,7 +57,7 @@ class Jaccl:
         return self.ring
 
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
-        """See ``Backend.why_not``. RDMA devices are not checked, since ``is_available`` only finds the library."""
+        """See ``Backend.why_not``. RDMA devices are not checked: ``is_available`` only tests if the library loads."""
         needs = f"{self.name} needs macOS 26.2 or later on Apple silicon with RDMA over Thunderbolt"
         on_mac = platform.system == "Darwin"
         if not on_mac and not platform.available.get("jaccl"):
@@ -73,7 +73,7 @@ class Jaccl:
         return None
 
     def ports(self, connections: int, addresses: int) -> int:
-        """One, used by rank 0 as the coordinator; see ``Backend.ports``."""
+        """Return 1, the port at which rank 0 acts as the coordinator; see ``Backend.ports``."""
         return 1
 
     def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
@@ -96,12 +96,12 @@ class Jaccl:
         """See ``Backend.wiring``.
 
         The ranks meet at a coordinator, as with ``mlx.launch``. ``init(backend="jaccl", all_gather_factory=f)`` would
-        need no coordinator: our own gather could use the lifeline, since it would release the GIL, which ``init``
-        holds, while it waits. We do not use it, for two reasons. mlx 0.32 calls the gather only after it has opened the
-        devices and made their queue pairs, so the gather cannot be tested without RDMA. And the group stores our Python
+        need no coordinator. ``init`` holds the GIL, but our own gather would release it while it waits, so it could use
+        the lifeline. We do not use it, for two reasons. mlx 0.32 calls the gather only after it has opened the devices
+        and made their queue pairs, so the gather cannot be tested without RDMA. And the group stores our Python
         function, and drops it on whichever thread destroys the group, with or without the GIL. The gain would be one
-        port of rank 0. Every Mac with cables knows that rank's address anyway, since each Thunderbolt port needs an
-        IPv4 address.
+        port of rank 0. The Macs know that rank's address anyway, since each Thunderbolt port with a cable needs an IPv4
+        address.
         """
         first = plan.placements[0]
         file = f"devices-{plan.generation}.json"

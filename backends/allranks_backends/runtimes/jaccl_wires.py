@@ -39,7 +39,7 @@ def named(entry: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def used(plan: WorldPlan, ring: bool) -> dict[Pair, tuple[str, ...]]:
-    """Return the devices of each pair that MLX uses: in a mesh, as many as the pair with the fewest has (0.32.4)."""
+    """Return, by pair, the devices that MLX uses: as many as the pair with the fewest devices has (mlx 0.32.4)."""
     listed = {pair: devices(plan, *pair) for pair in pairs(plan.size, ring)}
     fewest = min(map(len, listed.values()), default=0)
     return {pair: names[:fewest] for pair, names in listed.items()}

@@ -95,7 +95,8 @@ class MPI:
         return plan
 
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
-        """See ``Backend.wiring``. Equal for all ranks, since mpirun assigns ranks, and already set by ``command``."""
+        """See ``Backend.wiring``. The variables are the same for all ranks, since mpirun numbers them; ``command`` has
+        already set them."""
         mpirun = find_mpirun()
         return Wiring(self.rank_env(mpirun) if mpirun else {})
 
@@ -134,7 +135,7 @@ class MPI:
         number of cores of this host, as counted by ``os.cpu_count``. Each process reads its rank from
         ``OMPI_COMM_WORLD_RANK``. ``hostfile`` is the path of the file with the text of the method `hostfile`, which a
         plan with other hosts needs. ``reached_at`` are addresses at which this machine and the hosts are known to reach
-        each other: mpirun's own daemons use only that network.
+        each other: mpirun's own daemons use only the network that contains these addresses.
         """
         users = [word for arg in mpi_args for word in shlex.split(arg)]
         env = [word for key, value in self.rank_env(mpirun).items() for word in ("-x", f"{key}={value}")]
@@ -149,7 +150,7 @@ class MPI:
     def hostfile(self, plan: WorldPlan) -> str | None:
         """Return the text for mpirun's ``--hostfile``; None if all ranks are on the notebook's machine.
 
-        It is a file, since ``--host`` takes the colon of ``user@host:2222`` for a number of slots.
+        A file is needed, since ``--host`` takes the port in ``user@host:2222`` for a number of slots.
         """
         if on_one_host(plan) and plan.placements[0].host.local:
             return None
@@ -204,7 +205,7 @@ def is_tolerant(library: str) -> bool:
 
 @lru_cache
 def _keep_survivors(mpirun: str) -> list[str]:
-    """Return options by which the other ranks survive when one dies and, if this mpirun supports it, go on."""
+    """Return options that let the other ranks survive when one dies and, if this mpirun supports it, go on."""
     try:
         answer = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -214,10 +215,10 @@ def _keep_survivors(mpirun: str) -> list[str]:
         return ["--enable-recovery"]
     if not is_tolerant(mpi_library(mpirun)):
         return ["--continuous"]
-    # With mpi_add_procs_cutoff, each rank learns at the start how to reach all others: if it asked later for a rank
-    # that is dead, it would wait indefinitely. The first two options apply to the ranks that mpirun starts. If MPI
-    # spawns several ranks at once, the death of one ends all of them, unless both settings in `spawned` are the default
-    # (Open MPI 5.0.11).
+    # With mpi_add_procs_cutoff, each rank learns at the start how to reach all others: if it asked later how to
+    # reach a dead rank, it would wait indefinitely. --continuous and --with-ft apply to the ranks that mpirun starts.
+    # If MPI spawns several ranks at once, the death of one ends all of them, unless `spawned` makes both of its
+    # settings the default (Open MPI 5.0.11).
     spawned = [word for name in ("continuous", "recoverable") for word in ("--prtemca", f"state_base_{name}", "1")]
     return ["--continuous", "--with-ft", "ulfm", *spawned, "--mca", "mpi_add_procs_cutoff", str(ADD_PROCS)]
 
@@ -244,10 +245,10 @@ def _sharing(plan: WorldPlan, users: Sequence[str], cores: int) -> list[str]:
     """Return options for sharing cores, without those that the user gave: mpirun refuses an option given twice."""
     options: list[str] = []
     if "--bind-to" not in users:
-        # By default, each of two ranks is bound to one core, and so are all threads of its cells.
+        # By default, mpirun binds each of two ranks to one core, and with it all threads of its cells.
         options += ["--bind-to", "none"]
     if "--use-hwthread-cpus" not in users:
-        # mpirun counts cores, os.cpu_count hardware threads; mpirun must not refuse ranks that ``cores`` allows.
+        # mpirun counts cores, os.cpu_count counts hardware threads; mpirun must not refuse ranks that ``cores`` allows.
         options += ["--use-hwthread-cpus"]
     if "--map-by" not in users and _most_here(plan) > cores:
         # Only if needed, since it also makes waiting ranks yield. On two cores, a 1 KB all_sum of three ranks took

@@ -18,8 +18,9 @@ SHARE = "NCCL_MULTI_RANK_GPU_ENABLE"
 CONNECTS_LATE = "NCCL_RUNTIME_CONNECT"
 """Whether NCCL allocates the memory of its connections only at the first collective, which is NCCL's default.
 
-If arrays have filled the GPU by then, that collective fails and MLX ends every rank with ``unhandled cuda error``. To
-allocate it while the world is formed costs two ranks on one H200 1 GB and 0.3 s; the first collective is 0.3 s faster.
+If arrays have filled the GPU by then, that collective fails and MLX ends every rank with ``unhandled cuda error``. If
+it is allocated while the world is formed, two ranks on one H200 need 1 GB and 0.3 s for it, and the first collective is
+0.3 s faster.
 """
 
 
@@ -77,7 +78,7 @@ class NCCL:
         return plan
 
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
-        """See ``Backend.wiring``. It must be in the environment before the rank imports mlx."""
+        """See ``Backend.wiring``. The variables must be set before the rank imports mlx."""
         first = plan.placements[0]
         return Wiring(
             {

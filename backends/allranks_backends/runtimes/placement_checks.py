@@ -1,4 +1,4 @@
-"""Checks that several backends make before ranks enter ``init``, where a mistake would only cause a hang."""
+"""Checks that several backends make before ranks enter ``init``, where a mistake would show only as a hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allranks_backends.protocol import BackendError
 
 
 def new_plan(backend: str, placements: Sequence[Placement], generation: int, connections: int) -> WorldPlan:
-    """Return a plan; raises ``BackendError`` unless its ranks are 0 to size-1 in order."""
+    """Return a plan. Raises BackendError unless its ranks are 0 to size-1 in order and `connections` is at least 1."""
     if not placements:
         raise BackendError("A world needs at least one rank: %distributed up -n 1")
     ranks = [placement.rank for placement in placements]
@@ -23,7 +23,7 @@ def new_plan(backend: str, placements: Sequence[Placement], generation: int, con
 
 
 def one_connection(plan: WorldPlan, instead: str) -> None:
-    """Raise BackendError if ``--connections`` was given to a backend without it. `instead` says what sets them."""
+    """Raise BackendError if ``--connections`` was given to a backend without it. `instead` says what sets these."""
     if plan.connections != 1:
         raise BackendError(f"{plan.backend} has no --connections: {instead}. Leave the option out.")
 
@@ -34,12 +34,12 @@ def host_names(plan: WorldPlan) -> tuple[str, ...]:
 
 
 def on_one_host(plan: WorldPlan) -> bool:
-    """Whether all ranks are on one host, by name: two entries of one host may differ in their RDMA rows."""
+    """Whether all ranks are on one host. Names are compared, since entries of one host may differ in RDMA rows."""
     return len(host_names(plan)) == 1
 
 
 def login_and_port(name: str) -> tuple[str, int | None]:
-    """Split ``user@host:2222`` into ``user@host`` and the port; an IPv6 address is all colons and has no port."""
+    """Split ``user@host:2222`` into ``user@host`` and the port. The port is None without one, as in an IPv6 address."""
     login, colon, port = name.rpartition(":")
     return (login, int(port)) if colon and port.isdigit() and ":" not in login else (name, None)
 
@@ -50,7 +50,7 @@ def bare_name(name: str) -> str:
 
 
 def known_as(name: str) -> str:
-    """Return the name of ``user@host:2222`` in known_hosts."""
+    """Return the name under which known_hosts lists ``user@host:2222``: ``[host]:2222``."""
     host, port = bare_name(name), login_and_port(name)[1]
     return host if port in (None, 22) else f"[{host}]:{port}"
 
@@ -61,7 +61,8 @@ def described(placement: Placement) -> str:
 
 
 def needs_address(plan: WorldPlan, placement: Placement) -> None:
-    """Raise BackendError unless the other hosts can reach this rank's host at all its addresses in the plan."""
+    """Raise BackendError if this rank's host has no address, an IPv6 address, or, in a world of several hosts, a
+    loopback address."""
     host = placement.host
     if not host.addresses:
         raise BackendError(

@@ -51,7 +51,7 @@ class Ring:
         return connections * addresses
 
     def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
-        """See ``Backend.plan``. One rank needs no ports: it is a world without neighbours."""
+        """See ``Backend.plan``. A single rank needs no ports, since it has no neighbours."""
         plan = new_plan(self.name, placements, generation, connections)
         if plan.size == 1:
             return plan
@@ -73,7 +73,7 @@ class Ring:
         env = {"MLX_RANK": str(rank)}
         if plan.size == 1:
             return Wiring(env)
-        # A name for each generation, so that no rank can read the file of the world before.
+        # A file name for each generation, so that no rank can read the file of the previous world.
         file = f"ring-{plan.generation}.json"
         nodes = [list(_endpoints(plan, placement)) for placement in plan.placements]
         return Wiring(env | {"MLX_HOSTFILE": "{dir}/" + file}, {file: json.dumps(nodes)})

@@ -1,7 +1,7 @@
 """An IPv4 network for each Thunderbolt cable, and the commands that set it up. Pure: nothing is run here.
 
 The networks and commands are those of ``mlx.distributed_config --auto-setup``: blocks of four addresses from
-192.168.0.0 on. If a host is already in one of these networks, the same blocks are taken from elsewhere.
+192.168.0.0 on. If a host is already in one of these networks, all blocks move to another private range.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]
                 if now is not None and str(now) == f"{address}/{PREFIX}":
                     continue
                 lines.append(f"sudo ifconfig {interface} inet {address} netmask {NETMASK}")
-                # If macOS met the peer before, for example over the bridge, it has a route that must be changed.
+                # If macOS has reached the peer before, for example over the bridge, its route must be changed.
                 route = f"{there} -interface {interface}"
                 lines.append(f"sudo route change {route} || sudo route add {route}")
         if lines:
@@ -85,7 +85,7 @@ def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]
 
 
 def _taken(macs: Sequence[Mac]) -> Iterator[tuple[str, str, IPv4Network]]:
-    """Yield the networks that the hosts are in through other interfaces than Thunderbolt ports and their bridge."""
+    """Yield host, interface and network of each address, except on Thunderbolt ports and their bridge."""
     for mac in macs:
         ports = {port.interface for port in mac.ports} | {"bridge0"}
         for interface, address in mac.networks:

@@ -105,7 +105,7 @@ def missing_in_ring(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
 
 
 def missing_in_mesh(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
-    """Return the pairs yet to be joined for a mesh; also empty if `can_mesh` says that there can be none."""
+    """Return the pairs yet to be joined for a mesh; empty if all are joined, or if `can_mesh` rules a mesh out."""
     joined = _joined(cables)
     return [pair for pair in combinations(range(len(macs)), 2) if pair not in joined] if can_mesh(macs) else []
 

@@ -1,7 +1,7 @@
-"""The only module that calls the code of ``mlx.distributed_config``, so that both derive the same from given cables.
+"""Calls the code of ``mlx.distributed_config``, so that allranks and mlx derive the same layout from cables.
 
-That code is private to mlx: ``tests/backends/test_mlx_config.py`` checks the parts used here against the installed mlx.
-Unlike mlx's own program, nothing here logs in to hosts or prompts the user.
+No other module calls that code, which is private to mlx: ``tests/backends/test_mlx_config.py`` checks the parts used
+here against the installed mlx. Unlike mlx's own program, nothing here logs in to hosts or prompts the user.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def hostfile(rows: Sequence[tuple[str, Sequence[str], Sequence[str | list[str] |
 
 
 def named_addresses(name: str) -> list[str]:
-    """Return the addresses that mlx reads from a name given to ``--hosts``: the name itself if it is an address."""
+    """Return the addresses that mlx reads from a name in ``--hosts``: the name if it is an address, else none."""
     from mlx._distributed_utils.common import Hostfile
 
     return list(Hostfile.from_list(name).hosts[0].ips)  # type: ignore[no-untyped-call]

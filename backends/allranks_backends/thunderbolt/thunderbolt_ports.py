@@ -42,7 +42,7 @@ class Seen:
     domain: str
     """UUID of the other end's port."""
     name: str
-    """The kind of Mac that it reports to be."""
+    """The model of Mac that it reports."""
     behind: tuple[str, ...] = ()
     """Hubs and displays on the way."""
 

@@ -30,12 +30,12 @@ class BenchResult:
     """Name of the cluster."""
     ranks: int
     choice: Choice
-    """How the ranks were wired when the bench began, and are again since it ended."""
+    """The wiring when the bench began, to which the ranks return at its end."""
     rows: list[BenchRow]
     notes: list[str] = field(default_factory=list)
     """What was left out, and why."""
     at: float = 0.0
-    """Unix time in seconds."""
+    """Unix time in seconds when the bench began."""
     mlx: str = field(default_factory=lambda: version("mlx"))
 
     @property
@@ -80,14 +80,14 @@ class BenchResult:
     def recommended(self) -> Choice | None:
         """The wiring with the highest busbw; None if no other wiring than the one in use was measured.
 
-        It is compared by the geometric mean over all measurements that both wirings have. The wiring in use stays
-        unless another one is better by more than 10 %.
+        Wirings are compared by the geometric mean of their `ratios`. The wiring in use stays unless another one is
+        better by more than 10 %.
         """
         return best(self.ratios(), self.choice)
 
     @property
     def recommendation(self) -> str | None:
-        """The recommended wiring in a sentence, with the command that applies it; None if there is no other."""
+        """The recommended wiring in a sentence, with the command that applies it; None if no other was measured."""
         return advice(self.ratios(), self.choice)
 
     def frame(self) -> pandas.DataFrame:

@@ -16,7 +16,7 @@ _WORDS = (0, 1)
 
 
 def text(head: str, rows: Sequence[BenchRow], below: Sequence[str]) -> str:
-    """The lines `below` stand below the table."""
+    """The result as text: the `head`, the table, and the lines `below` it."""
     lines = [list(_HEADINGS), *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(_padded(row, widths)).rstrip() for row in lines]

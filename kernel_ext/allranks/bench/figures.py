@@ -61,7 +61,7 @@ class BenchRow:
     choice: Choice
     op: str
     link: tuple[int, int] | None
-    """The two ranks, for ``send``."""
+    """The two ranks of a ``send``; None for other operations."""
     nbytes: int
     """Bytes of the array that each rank gives."""
     ranks: int
@@ -76,11 +76,11 @@ class BenchRow:
     def of(
         cls, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, size: int, times: ArrayLike
     ) -> BenchRow:
-        """Make a row of `times`: the seconds of each call, one line for each rank that took part.
+        """Make a row from `times`: the seconds of each call, with one line for each rank that took part.
 
-        A call's time is the mean over ranks, not the maximum. The slowest rank of a call is usually the first to enter
-        it, which waits; in the next call it is another rank. So the maxima add up to more than the time that all calls
-        took (a third more for 1 KiB on MPI, seen on two ranks).
+        A call's time is the mean over ranks, not the maximum. The slowest rank of a call is usually the one that enters
+        it first, and waits; in the next call, it is another rank. So the maxima add up to more than the time that all
+        calls took (a third more for 1 KiB on MPI, seen on two ranks).
         """
         taken = np.mean(np.asarray(times), axis=0)
         low, middle, high = (float(each) for each in np.percentile(taken, (25, 50, 75)))

@@ -185,7 +185,10 @@ class Bench:
         return True
 
     def _rewire(self, choice: Choice) -> None:
-        """Change to `choice`, and note variables that ranks lost. Raises what `Cluster.rewire` raises but NotLoaded."""
+        """Change to `choice`, and note variables that ranks lost.
+
+        Raises what `Cluster.rewire` raises, except NotLoaded.
+        """
         try:
             change = self._cluster.rewire(choice.backend, connections=choice.connections)
         except NotLoaded as error:  # the world is up, but ranks lack variables
@@ -209,7 +212,7 @@ class Bench:
             raise CannotStart(f"bench could not switch back to {self._home}: {error} To try again: {command}") from None
 
     def _rows(self, choice: Choice) -> list[BenchRow]:
-        """Measure all sizes in ascending, then in descending order, so that a slow second does not seem a slow size."""
+        """Measure all sizes in ascending and in descending order, so that a brief slowdown is not blamed on a size."""
         assert self._ranks.plan is not None
         can = get_backend(choice.backend).operations
         if missing := [op for op in self._ops if op not in can]:
@@ -235,7 +238,7 @@ class Bench:
         ]
 
     def _times(self, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, which: str) -> Floats:
-        """Seconds of each call, one line for each rank that takes part."""
+        """The seconds of each call, with one line for each rank that takes part."""
         what = f"link {link[0]}-{link[1]}" if link else op
         self._say(f"bench: {choice} · {what} · {size_text(nbytes)} ({which})")
         self._raise_if_stopped()

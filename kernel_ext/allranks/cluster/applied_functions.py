@@ -81,8 +81,8 @@ class AppliedFunctions:
     def apply(self, function: Callable[..., Returned], /, *args: object, **kwargs: object) -> list[Returned]:
         """Call ``function(*args, **kwargs)`` on each rank, and return the values in rank order.
 
-        In a notebook, what the function prints is shown. Raises CellFailed if it raised, with its own lines in
-        ``errors[rank]``; CannotTravel if a returned value cannot be sent; and what `begin` raises.
+        In a notebook, what the function prints is shown. Raises CellFailed if the function raised: ``errors[rank]`` has
+        the traceback on that rank. Raises CannotTravel if a returned value cannot be sent; and what `begin` raises.
         """
         return _returned(self._in_notebook(wait=True).begin(function, *args, **kwargs).finish(), function)
 

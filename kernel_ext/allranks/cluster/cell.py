@@ -53,9 +53,9 @@ POLL_LOGGED = 0.5
 DRAW_EVERY = 0.1
 """Seconds after which received output is drawn, and a stop noticed, even if more keeps arriving."""
 NOTIFY_EVERY = 1.0
-"""Seconds between two checks whether the user is to be notified."""
+"""Seconds between two checks for low memory, and for reasons to notify the user."""
 NOTIFY_AGAIN = 600.0
-"""Seconds between two notifications that one cell hangs."""
+"""Minimum seconds between two notifications that a cell hangs."""
 HANGS_AFTER = 10.0
 """Seconds for which a rank waits for others before the user is notified."""
 LOOK_EVERY = 0.05
@@ -140,7 +140,7 @@ class Cell:
         """The answer of a rank with the values that the run's code reads, once it was asked for them."""
         self._first: dict[int, int] = {}
         self._logged = monitor.logged.count
-        """Number of the last logged value that is drawn already, or that was logged before this cell."""
+        """Number of the last logged value that is already drawn, or that was logged before this cell."""
         self._started = time.monotonic()
         self._look_at = self._started + LOOK_EVERY
         self._events: CellUpdates = queue.SimpleQueue()
@@ -177,7 +177,7 @@ class Cell:
                 self._lifeline.execute(uuid, "" if request.calls else self.code, request, after(uuid))
 
     def adopt(self, events: CellUpdates) -> None:
-        """Follow a cell that another notebook sent; `events` has its events from the first one that was kept."""
+        """Take over a cell that another notebook sent; `events` has its events from the first one that was kept."""
         self._events = events
         self._first, self._logged = {}, 0
 
@@ -267,7 +267,10 @@ class Cell:
         self._unblocking.interrupt()
 
     def free(self, ranks: Sequence[int]) -> None:
-        """Unblock the ones of `ranks` that are blocked in a collective of the cell; other code of theirs goes on."""
+        """Unblock any of `ranks` that is blocked in a collective of the cell.
+
+        Ranks that run other code go on, unless collectives cannot be aborted: then they are interrupted, too.
+        """
         self._unblocking.free(ranks)
 
     def release(self) -> None:
@@ -402,7 +405,10 @@ class Cell:
                 self._run.variables = answer.result().answer.values
 
     def _say_who_waits(self) -> None:
-        """Report which ranks wait for which, and unblock ranks whose collective cannot complete."""
+        """Report which ranks wait for which, and unblock ranks whose collective cannot complete.
+
+        Every `NOTIFY_EVERY` seconds, also report low memory and notify the user.
+        """
         if (now := time.monotonic()) < self._look_at:  # a check costs as much as the rest of a short cell
             return
         self._look_at = now + LOOK_EVERY
@@ -507,7 +513,7 @@ class Cell:
 
     @property
     def unblocks(self) -> bool:
-        """Whether missing ranks enter collectives for those that wait in them."""
+        """Whether missing ranks now enter the collectives in which other ranks wait, so that these return."""
         return self.followed and self._unblocking.releasing
 
     @property

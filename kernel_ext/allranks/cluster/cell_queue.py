@@ -25,11 +25,11 @@ from .options import local_options
 
 QueueState = Literal["waiting", "running", "ok", "failed", "stopped", "not run"]
 MOST_ENDED = 50
-"""Most ended cells that are listed."""
+"""Maximum number of ended cells in the list."""
 CHECK_EVERY = 0.1
 """Seconds between two checks of busy ranks, and of cells that the queue has not started."""
 LONGEST = 60
-"""Most characters of a cell's code that are listed."""
+"""Maximum number of characters of a cell's code in the list."""
 DROPPED = "it was dropped from the queue"
 HEADINGS = ("cell", "state", "after", "code")
 FAILURES = {"failed": "failed", "stopped": "was stopped", "not run": "was not run"}
@@ -66,7 +66,7 @@ class QueuedCell:
     """A cell in the queue. It runs in its turn, even if `finish` is not called."""
 
     def __init__(self, code: str, name: str, count: int | None, after: Predecessor | None, named: bool) -> None:
-        """`count` is its number in the notebook. `named` tells whether the user named the cell `after`."""
+        """`count` is its number in the notebook, None in a script. `named`: whether the user chose the cell `after`."""
         self.code, self.name, self.count = code, name, count
         self.status: QueueState = "waiting"
         self.why = ""
@@ -165,11 +165,11 @@ class CellQueue:
     # Changing.
 
     def add(self, code: str, *, after: int | str | None = None, name: str = "", **options: object) -> QueuedCell:
-        """Run `code` once the cell `after`, given by name or number, has succeeded; by default the last cell.
+        """Run `code` once the cell `after`, given by name or number, has succeeded.
 
-        The last cell is the last one in the queue, or else the last one sent to the ranks. `name` is what the new cell
-        is called. The options are those of `Cluster.begin`. Raises UsageError for an invalid option or name, if there
-        is no cell `after`, and if that cell has ended without success.
+        By default, that is the last cell in the queue or, if the queue is empty, the last one sent to the ranks. `name`
+        is the new cell's name. The options are those of `Cluster.begin`. Raises UsageError for an invalid option or
+        name, if there is no cell `after`, and if that cell has ended without success.
         """
         checked = local_options(**options)
         with self._changed:
@@ -230,7 +230,7 @@ class CellQueue:
             self._settle()
 
     def _unlink(self, queued: QueuedCell) -> None:
-        """Make cells that wait for `queued`, but were not told to by name, wait for its predecessor instead."""
+        """Make cells that wait for `queued` only by default, without naming it, wait for its predecessor instead."""
         for other, *_ in self._cells:
             if other.after is queued and not other.is_after_a_named_cell:
                 other.after, other.is_after_a_named_cell = queued.after, queued.is_after_a_named_cell

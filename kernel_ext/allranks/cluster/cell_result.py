@@ -24,7 +24,7 @@ class CellResult(Mapping[int, RankResult]):
         self.mismatch = mismatch
         """Describes the first collective on which the ranks disagreed (its result is invalid); None if they agreed."""
         self.timeline: Timeline | None = None
-        """What each rank did when, if the cell ran with a timeline."""
+        """What each rank did, and when; None if the cell ran without a timeline."""
         self._ranks = dict(ranks)
 
     @property

@@ -31,7 +31,7 @@ AT_ONCE = 4096
 LINE = 400
 """Assumed bytes per line when the last lines are read."""
 LARGEST = 1 << 24
-"""Most bytes that are read per rank for its last lines, however long the lines are."""
+"""Maximum number of bytes that are read per rank for its last lines, however long the lines are."""
 WITHIN = 30.0
 """Seconds that a rank gets to answer."""
 DEAD = "dead"
@@ -57,14 +57,14 @@ class CellText:
         self.missing = {rank: str(error) for rank, error in failed.items()}
         """Why the output of each other rank is missing, by rank, as a clause."""
         self.nbytes = {rank: reply.answer.nbytes for rank, reply in found.items()}
-        """Bytes printed, by rank."""
+        """Bytes of output that can be read, by rank."""
         self.incomplete = {rank: why for rank, reply in found.items() if (why := reply.answer.incomplete)}
         """Why the output of a rank is incomplete, by rank."""
         if not found:
             raise CannotCopy(self.missing_text())
 
     def missing_text(self) -> str:
-        """Which ranks lack output, in a line for each reason, and what to type; empty if none does."""
+        """The ranks whose output is missing, one line per reason, and what to type; empty if there are none."""
         lines = [_missing_text(ranks, why) for why, ranks in alike(self.missing).items()]
         if any(why.startswith(DEAD) for why in self.missing.values()):
             lines[-1] += f" {HEALS}."
@@ -127,7 +127,7 @@ class CellText:
         return [shown for block in self._folded(found) if (shown := room.take(block))], counts
 
     def save(self, path: str | Path) -> int:
-        """Write all lines with their ranks, each rank's in the order of printing; returns the number of lines.
+        """Write all lines with their ranks, each rank's lines in the order of printing; returns the number of lines.
 
         A file that exists is replaced once the new one is complete. Raises CannotCopy, also if the file cannot be
         written, and CellInterrupted.

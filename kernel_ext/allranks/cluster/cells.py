@@ -208,7 +208,7 @@ class ClusterCells(ClusterFiles):
         arguments: Mapping[str, Constant] = MappingProxyType({}),
         late: bool = False,
     ) -> CellRun:
-        """What becomes a run once the cell logs; with `late`, the cell may have logged already."""
+        """A cell's `CellRun`, which joins the history once the cell logs; with `late`, it may have logged already."""
         run = CellRun(number, code, chosen, self.backend, arguments=arguments, on_first=RUNS.join)
         ranks_up.monitor.logged.follow(number, run.add, late=late)
         return run
@@ -256,8 +256,8 @@ class ClusterCells(ClusterFiles):
     def adopted_cells(self, screen: Callable[[Sequence[int]], Screen | None] = lambda _ranks: None) -> list[Cell]:
         """The cells that ran, or had ended unseen, when `attach` took the cluster over.
 
-        `Cell.finish` returns the result of such a cell. `screen` makes what shows the output, for the ranks of a cell.
-        Raises NoCluster.
+        `Cell.finish` returns the result of such a cell. `screen` is called with a cell's ranks, and returns the screen
+        that shows its output. Raises NoCluster.
         """
         ranks = self._up()
         cells = []
@@ -282,9 +282,10 @@ class ClusterCells(ClusterFiles):
     def printed(self, *, ranks: Sequence[int] | int | None = None) -> CellText:
         """What the last cell printed on `ranks` (default: all its ranks), to be shown, searched and saved.
 
-        Each rank keeps the output of its last four cells, up to 1 GiB per cell, including output that was not sent to
-        this process. Raises NoCluster, UsageError if no cell has run or its ranks no longer exist, CannotCopy if the
-        output of no rank can be read, and CellInterrupted.
+        Each rank keeps the output of its last four cells that printed something, including output that was not sent to
+        this process: up to 1 GiB of one cell, and 1 GiB of all earlier cells together. Raises NoCluster, UsageError if
+        no cell has run or its ranks no longer exist, CannotCopy if the output of no rank can be read, and
+        CellInterrupted.
         """
         living = self._up()
         number = self._last.number if self._last is not None else living.monitor.last_cell
@@ -300,9 +301,9 @@ class ClusterCells(ClusterFiles):
     def interrupt(self, *, ranks: Sequence[int] | int | None = None, within: float = 0.0) -> str:
         """Stop all running cells: Python code raises KeyboardInterrupt, blocked collectives are aborted.
 
-        With `ranks`, only these are stopped, and the rest of the cell goes on as if they had raised. Waits up to
-        `within` seconds for the ranks to end their cells. Returns a text that names the ranks that still run, and what
-        to do; empty if all have ended, or if `within` is 0.
+        With `ranks`, only these are stopped; the other ranks go on as if these had raised. Waits up to `within` seconds
+        for the ranks to end their cells. Returns a text that names the ranks that still run, and what to do; empty if
+        all have ended, or if `within` is 0.
         """
         if self._ranks is None:
             return ""
@@ -326,9 +327,10 @@ class ClusterCells(ClusterFiles):
             cell.shown.wait(max(0.0, deadline - time.monotonic()))
 
     def abort_collectives(self, *, ranks: Sequence[int] | int | None = None) -> list[int]:
-        """Unblock ranks that wait in a collective (``%distributed abort``); Python code goes on.
+        """Unblock ranks that wait in a collective (``%distributed abort``); ranks that run other code go on.
 
-        The cell fails on these ranks, and the world is re-formed when the cell has ended. Returns the unblocked ranks.
+        If the backend's collectives cannot be aborted, `ranks` that run other code are interrupted, too. The cell fails
+        on the unblocked ranks, and the world is re-formed when the cell has ended. Returns the ranks that waited.
         """
         chosen = self.choose_ranks(ranks)
         waiting = [view.rank for view in self.snapshot.ranks if view.state == "waiting" and view.rank in chosen]
@@ -383,5 +385,5 @@ class ClusterCells(ClusterFiles):
         return f"{install}jupyter console --existing {file}"
 
     def has_widget(self, model: str) -> bool:
-        """Whether the page has the model of this id, which belongs to a widget of a rank."""
+        """Whether the page has the model with this id, which belongs to a widget of a rank."""
         return self._ranks is not None and self._ranks.monitor.comms.shows(model)

@@ -80,17 +80,17 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         """Set the attributes of a new cluster, or of one that `attach` takes over."""
         super().__init__(settings, hosts, backend)
         self.chosen_because = ""
-        """Why ``auto`` chose this backend."""
+        """Why ``auto`` chose this backend; empty if the backend was given."""
         self.working_folders = ""
         """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise."""
         self.beside: list[RunningCluster] = []
         """Clusters without a notebook that had ranks on the other hosts when `up` started this cluster."""
         self.start_times: StartTimes | None = None
-        """What `up` took, step by step; None after `attach`."""
+        """How long each step of `up` took; None before `up`, and after `attach`."""
         self.not_ended: list[str] = []
         """Hosts that `down` could not reach: ranks may still run there."""
         self.last_bench: BenchResult | None = None
-        """The result of the last `bench`."""
+        """The result of the last `bench`; None before the first."""
         self.queue = CellQueue(self.begin, self._recent_cells, lambda: list(self._following), self._is_busy)
         """Cells that wait for earlier cells to succeed."""
 
@@ -99,7 +99,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
     def up(self, progress: Callable[[str], None] = lambda _text: None) -> Self:
         """Start the ranks and form the world; returns this cluster.
 
-        `progress` is called with a line of text on ranks that others start and that have not joined yet. Raises
+        `progress` is called with a line of text on ranks of a scheduler or ipyparallel that have not joined yet. Raises
         UsageError if this cluster is already up, or a detached cluster has its name. Raises CannotStart with the
         reason, and CellInterrupted after Ctrl-C; after either, nothing is left running.
         """
@@ -175,7 +175,10 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         self._hosts = ranks.gather(count, JOIN_WITHIN if timeout is None else timeout, progress)
 
     def _where_folder_lacks(self, ranks: Ranks) -> str:
-        """Which ranks work where, if hosts lack the notebook's folder; empty with `sync`, which reports it."""
+        """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise.
+
+        With `sync`, it is empty, too: the report of `sync` names the folders.
+        """
         lacks = [rank.host for rank in ranks.monitor.ranks if rank.folder]
         if self._settings.options.sync or not lacks:
             return ""
@@ -257,11 +260,11 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
     ) -> BenchResult:
         """Measure these collectives with float32 arrays of `smallest` to `largest` bytes, in powers of two.
 
-        Each call is evaluated on its own, and its values are checked. A size takes about `seconds`, and at least eight
-        calls. ``send`` measures each link separately. With `compare` (backends) or `connections` (of a ring link), the
-        ranks are rewired to each choice, and back at the end; they keep their variables as with `rewire`. `progress` is
-        called with a line of text before each step. algbw and busbw are defined as in nccl-tests: see
-        `BenchResult`.
+        Each call is evaluated on its own. Values are checked before and after the timed calls. A size takes about
+        `seconds`, and at least eight calls. ``send`` measures each link separately. With `compare` (backends) or
+        `connections` (of a ring link), the ranks are rewired to each choice, and back at the end; they keep their
+        variables as with `rewire`. `progress` is called with a line of text before each step. algbw and busbw are
+        defined as in nccl-tests: see `bench.figures`.
 
         Raises UsageError for operations or sizes that cannot be measured, CellFailed if a rank fails, and what `run`
         and `rewire` raise.

@@ -52,11 +52,11 @@ Answered: TypeAlias = Reply[A] | RequestFailed
 FREED_WITHIN = 5.0
 """Seconds that a cell waits for ranks that are still ending the previous cell, if that cell broke the world."""
 DEATH_KNOWN_WITHIN = 0.5
-"""Seconds after the end of a connection until the death of its rank is known, if the rank died."""
+"""Seconds to wait, after a connection has ended, for the report that its rank died."""
 PENDING_WITHIN = 20.0
 """Seconds that an idle rank gets to name its pending variables; a stopped or dead rank is noticed sooner."""
 ENDED_KNOWN_WITHIN = 10.0
-"""Seconds in which ranks report to an attaching notebook how their cells ended."""
+"""Seconds that an attaching notebook waits for ranks to report how their cells ended."""
 REPLAY_WITHIN = 3.0
 """Seconds that a cell waits for ranks that still enter collectives to unblock others."""
 NOT_UP = (
@@ -67,7 +67,7 @@ NOT_UP = (
 
 _clusters: weakref.WeakSet[ClusterBase] = weakref.WeakSet()
 _of_the_parent: list[Ranks] = []
-"""In a forked process: objects whose collection would end the parent's ranks or close its sockets."""
+"""In a forked process: objects whose garbage collection would end the parent's ranks or close its sockets."""
 
 
 def _leave_to_the_parent() -> None:
@@ -96,7 +96,7 @@ class ClusterBase:
         self._cells = itertools.count(1)
         self._following: list[Cell] = []
         self._formed_late = ""
-        """A note for the next cell on a world that could not be re-formed when the previous cell ended."""
+        """A message to show before the next cell if the world was re-formed late, just before it; else empty."""
         self._changing = threading.RLock()
         """Held while the world is changed: clicks in a dashboard are handled in another thread."""
         self._starting = threading.Lock()
@@ -146,7 +146,7 @@ class ClusterBase:
         return ranks.monitor.snapshot()
 
     def _up(self) -> Ranks:
-        """The living ranks. Raises NoCluster if the cluster is down or still starting."""
+        """The ranks of a cluster that is up; some may be dead. Raises NoCluster if it is down or still starting."""
         if self._ranks is None or self._ranks.monitor.state == "starting":
             raise NoCluster(NOT_UP.format(self.name, self.state))
         return self._ranks
@@ -207,7 +207,10 @@ class ClusterBase:
         return f"{text} {invalid_text(invalid)}".strip()
 
     def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
-        """The living ranks, if all of `chosen` can take a cell now. Raises NoCluster, WorldBroken or Busy."""
+        """The ranks, if all of `chosen` can take a cell now; re-forms a broken world first if no rank is dead.
+
+        Raises NoCluster, WorldBroken, Busy, CellInterrupted, and CannotStart if the world cannot be re-formed.
+        """
         self._refuse_if_busy(self._whole(), chosen)
         return self._whole()  # a cell that was waited for may have broken the world
 
@@ -231,7 +234,10 @@ class ClusterBase:
             )
 
     def _await_stopped(self, monitor: Monitor, chosen: Sequence[int], in_steps: bool = False) -> None:
-        """Wait for those whose cell was stopped: a call into MLX or C cannot be interrupted. Raises CellInterrupted."""
+        """Wait for `chosen` ranks whose cell was stopped but still runs: a call into MLX or C cannot be interrupted.
+
+        Gives up after `WAITED_FOR` seconds. Raises CellInterrupted after Ctrl-C.
+        """
         until, stop = time.monotonic() + WAITED_FOR, Stop()
 
         def ending() -> list[int]:
@@ -255,7 +261,7 @@ class ClusterBase:
             raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
 
     def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
-        """Raise WouldHang if `code` would evaluate on the `chosen` ranks what all ranks must compute together."""
+        """Raise WouldHang if `code` uses a variable of a `chosen` rank that needs a collective of all ranks."""
         for rank, answer in ranks.ask(chosen, Pending(code)).items():
             try:
                 names = answer.result(PENDING_WITHIN).answer.names
@@ -332,11 +338,14 @@ class ClusterBase:
         raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}.")
 
     def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
-        """Return the replies, and the ranks that do not answer. Raises WorldBroken if one died meanwhile."""
+        """Return the replies, and the ranks that do not answer.
+
+        Raises WorldBroken if one of these ranks died or was removed meanwhile, and CellInterrupted after Ctrl-C.
+        """
         replies, silent = dict[int, Answered[A]](), list[int]()
         stop = Stop()
         try:
-            # An exception raised within `wait` could leave locks held for which the lifeline's thread would wait.
+            # An exception raised within `wait` could leave locks held, and the lifeline's thread would block on them.
             with stop.noted():
                 wait_for_values(asked, self._moved, stop.raise_if_pressed)
         except KeyboardInterrupt:
@@ -364,7 +373,7 @@ class ClusterBase:
         return replies, silent
 
     def _moved(self, rank: int) -> tuple[int, int]:
-        """Return how many bytes of large values have moved from and to a rank, and how many there are."""
+        """Return how many bytes of large values have moved from and to a rank so far, and how many will in total."""
         ranks = self._ranks
         if ranks is None or rank >= len(ranks.monitor.ranks):
             return (0, 0)
@@ -417,9 +426,9 @@ def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
 
 
 def for_others(verb: str, what: str, *, least: int = 1) -> Callable[[Collection[int]], str]:
-    """Make a function for the sentence on the other ranks: ``For the others: %distributed pull x -r 0.``
+    """Return a function that makes the sentence on the other ranks: ``For the others: %distributed pull x -r 0.``
 
-    It returns an empty text for fewer than `least` ranks.
+    The function returns an empty text for fewer than `least` ranks.
     """
     text = f"For the others: %distributed {verb} {what} -r "
     return lambda ranks: f"{text}{typed_ranks(ranks)}." if len(ranks) >= least else ""

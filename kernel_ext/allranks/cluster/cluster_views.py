@@ -47,7 +47,7 @@ class ClusterViews(ClusterCells, ClusterMembers):
         return dashboard
 
     def take_dashboards(self, ended: ClusterViews) -> None:
-        """Have the dashboards of the `ended` cluster show this one; its recorders are left as they are."""
+        """Have the dashboards of the `ended` cluster show this one; its recorders record nothing more."""
         if not ended._watch.watched:
             return
         from allranks_widgets.dashboard import Dashboard
@@ -128,12 +128,18 @@ class ClusterViews(ClusterCells, ClusterMembers):
     # Requests of the notebook's front end.
 
     def complete(self, code: str, cursor: int) -> dict[str, Any] | None:
-        """Completions from the first rank alive; evaluates nothing, and works while the rank is busy."""
+        """Completions from the first living rank, or None if none answers within a second.
+
+        Evaluates nothing, and works while the rank is busy.
+        """
         found = self._ask_one(Complete(code, cursor))
         return structs.asdict(found) if found is not None else None
 
     def inspect(self, name: str, detail: int = 0) -> dict[str, str] | None:
-        """A rank's description of a name, as a MIME bundle; evaluates nothing, and works while the rank is busy."""
+        """A rank's description of a name, as a MIME bundle; None if it has none or does not answer within a second.
+
+        Evaluates nothing, and works while the rank is busy.
+        """
         answer = self._ask_one(Inspect(name, detail))
         return answer.found if answer is not None else None
 

@@ -25,8 +25,8 @@ OPEN_WITHIN = 10.0
 LEAVE_WITHIN = 2.0
 """Seconds that a post-mortem may take to end when it is interrupted."""
 numbers = itertools.count(time.time_ns())
-"""Numbers of commands: an answer names the last command received. They begin at the current time, so that numbers of a
-notebook that takes the cluster over are higher."""
+"""Numbers of commands: an answer names the last command received. They begin at the current time, so that a notebook
+that takes the cluster over uses higher numbers."""
 
 
 class RankDebugger:

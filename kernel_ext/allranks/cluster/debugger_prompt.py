@@ -26,7 +26,10 @@ HELP = (
 
 
 class Conversation:
-    """Gets messages of the ranks' debuggers from the cell; `read` is ``input``, or None if there is no keyboard."""
+    """The debugger prompt of one cell. The cell passes it the messages of its ranks' debuggers (`receive`).
+
+    `read` is ``input``, or None if there is no keyboard.
+    """
 
     def __init__(self, monitor: Monitor, lifeline: Lifeline, read: Read | None) -> None:
         self._monitor, self._lifeline, self._read = monitor, lifeline, read
@@ -66,7 +69,7 @@ class Conversation:
         return bool(self._stands) and self._read is not None and not self._over
 
     def next_look(self) -> float | None:
-        """When to check `due` even if nothing is received; None for not at all."""
+        """When (`time.monotonic`) to check `due` even if nothing is received; None if no prompt can be shown."""
         if not self.open:
             return None
         return time.monotonic() if self._rank in self._stands else self._moved + self._grace

@@ -60,7 +60,7 @@ class ClusterValues(ClusterBase):
 
     def _bind(self, number: int, chosen: Sequence[int], names: str) -> None:
         """Have ranks bind the loaded variables. If one fails, the error names the ranks that have bound them."""
-        with self._starting:  # a cell runs before this on all ranks, or after it
+        with self._starting:  # each cell runs on all ranks either before this or after it
             bound = self._ask_all(DecidePush(push=number, bind=True), chosen)
         try:
             for rank, reply in self._all_replies(bound, chosen).items():
@@ -91,7 +91,7 @@ class ClusterValues(ClusterBase):
         """Same as `pull`; `verb` is the verb of ``%distributed`` that messages name."""
         chosen, others = self.choose_ranks(ranks), for_others(verb, name)
         self._refuse_dead(chosen, others)
-        with self._starting:  # a cell runs before this on all ranks, or after it
+        with self._starting:  # each cell runs on all ranks either before this or after it
             in_cell = in_steps and bool(self._up().monitor.busy(chosen))
             if self.state == "whole" and len(chosen) < self.size and not in_cell:
                 self._refuse_pending(self._refuse_if_unable(chosen), chosen, name)
@@ -183,7 +183,7 @@ def _cut(name: str, value: Any, count: int) -> list[object]:
         length = len(value)
         ends = [number * (length // count) + min(number, length % count) for number in range(count + 1)]
         return [value[start:end] for start, end in pairwise(ends)]
-    except (TypeError, KeyError):  # also of values with a length that cannot be cut: sets, deques
+    except (TypeError, KeyError):  # also for values that have a length but cannot be cut: sets, deques
         kind = type(value).__name__
         raise UsageError(f"{name} is a {kind}: only arrays, lists and tuples can be scattered.") from None
 

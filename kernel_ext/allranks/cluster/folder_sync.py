@@ -26,17 +26,17 @@ from allranks_backends.plan import alike, rank_label
 from .cluster_base import Answered, ClusterBase, for_others, unsaid
 
 DECIDED_WITHIN = 10.0
-"""Seconds that ranks get to keep or undo reloaded modules, which they have in memory."""
+"""Seconds that ranks get to keep or undo a reload; the new and the old modules are in their memory."""
 
 
 class ClusterFiles(ClusterBase):
-    """The working folder on all hosts, files of the ranks, and files shared from one host."""
+    """Copies the working folder to all hosts, fetches files of the ranks, and shares files of one host."""
 
     _sync: FolderSync | None = None
     _sources: Mapping[str, Stamp] | None = None
-    """The folder's modules when the ranks last reloaded them."""
+    """The folder's modules when the ranks last reloaded them; None if that is unknown."""
     _committed = 0
-    """Number of the last reload that all ranks were to keep."""
+    """Number of the last reload that all ranks were asked to keep."""
     _reported: Sequence[str] = ()
     """The last report on files that were not sent."""
 
@@ -65,7 +65,7 @@ class ClusterFiles(ClusterBase):
     ) -> SyncResult:
         """Copy the notebook's working folder to all hosts that lack it, and reload modules that have changed.
 
-        Sends changed files, except those that ``.gitignore`` names, notebooks, secrets, and the largest files beyond
+        Sends changed files, except notebooks, secrets, files that ``.gitignore`` excludes, and the largest files beyond
         50 MiB in total. `limit` (bytes, or text such as ``"2G"``) sets another limit; `include` has patterns, as in
         ``.gitignore``, of files that are sent nevertheless. Both also apply to later cells. On a host, only files that
         came from here are replaced or removed, unless `overwrite` is set. Afterwards, ranks work in the copy: in the
@@ -269,7 +269,10 @@ class ClusterFiles(ClusterBase):
         self._decide(ranks, number, commit=False)
 
     def _decide(self, ranks: Ranks, number: int, *, commit: bool) -> list[int]:
-        """Send the decision to all ranks; returns ranks that did not respond and learn of it at the next reload."""
+        """Send the decision to all ranks. Returns ranks that did not respond; they learn of it at the next reload.
+
+        Raises CannotCopy if a rank cannot update its modules.
+        """
         if commit:
             self._committed = number
         asked = ranks.ask(range(self.size), DecideReload(reload=number, commit=commit))

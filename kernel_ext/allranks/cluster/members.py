@@ -72,7 +72,7 @@ class ClusterMembers(ClusterBase):
             raise CellInterrupted(f"{verb} was stopped before its end. {self._left(ranks)}") from None
 
     def _left(self, ranks: Ranks) -> str:
-        """Describe the world after a change that was stopped."""
+        """Describe the world after a change that was stopped; if the world is incomplete, save its state, too."""
         state = state_of(ranks.monitor)
         if state == "incomplete":
             ranks.save()
@@ -85,7 +85,7 @@ class ClusterMembers(ClusterBase):
             raise no_answer(stopped, "Nothing was changed.")
 
     def _refuse_empty(self, source: int | None) -> None:
-        """Raise UsageError if `source` is a new rank that has not got any variables yet."""
+        """Raise UsageError if `source` is a new rank that has no variables yet."""
         owed = self._up().owed
         if source in owed and owed[source] is None:
             raise UsageError(f"cannot copy from rank {source}: it has no variables yet. Choose another rank.")
@@ -98,7 +98,10 @@ class ClusterMembers(ClusterBase):
         return {counts.get(cell, cell): tuple(ranks) for cell, ranks in cells.items() if cell is not None}
 
     def _refuse_if_running(self, verb: str) -> None:
-        """Raise Busy if ranks run a cell, which the change would stop; not if a rank is dead: then the cell fails."""
+        """Raise Busy if ranks run a cell, which the change would stop.
+
+        If a rank is dead, do nothing: the cell fails anyway.
+        """
         monitor = self._up().monitor
         if any(rank.dead for rank in monitor.ranks):
             return

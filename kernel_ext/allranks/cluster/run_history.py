@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_RUNS = 100
-"""Most runs that are kept; beyond that, the oldest is dropped."""
+"""Maximum number of runs that are kept; beyond that, the oldest is dropped."""
 MOST_POINTS = 5_000_000
-"""Most values that all runs but the newest keep together (160 MB); beyond that, the largest loses every second one."""
+"""Maximum number of values (160 MB) that all runs but the newest keep together.
+
+Beyond that, the largest of these runs drops every second value.
+"""
 MOST_METRICS = 4
-"""Metrics that have a column of their own in the table."""
+"""Maximum number of metrics that get a column of their own in the table."""
 MOST_LINES = 60
-"""Lines of a diff that are shown."""
+"""Maximum number of lines of a diff that are shown."""
 COLUMNS = ("run", "name", "rank", "step", "metric", "value", "time")
 SUFFIXES = (".csv", ".parquet")
 
@@ -67,7 +70,7 @@ class RunHistory:
             max(earlier, key=lambda each: each.points).thin()
 
     def restore(self, stored: Sequence[StoredRun]) -> tuple[list[CellRun], int]:
-        """Add saved runs that are not here already; returns all of them, and how many were added. Raises ValueError."""
+        """Add `stored` runs that are new here; returns the run of each, and how many were new. Raises ValueError."""
         known = {(run.at, run.code): run for run in self}
         saved = [CellRun.restored(each) for each in stored]
         added = [run for run in saved if (run.at, run.code) not in known]
@@ -180,7 +183,7 @@ class RunHistory:
         return frame
 
     def export(self, path: str | Path, *which: int | str, logger: str | None = None, force: bool = False) -> str:
-        """Write the values of these runs, or of all, to a new ``.csv`` or ``.parquet`` file; returns what was written.
+        """Write the values of these runs, or of all, to a new ``.csv`` or ``.parquet`` file; returns a message.
 
         In CSV, infinite values and NaN are ``inf``, ``-inf`` and ``nan``, and times are Unix seconds.
 
@@ -277,7 +280,7 @@ class RunComparison:
         return f"{heading}, {run.collectives}" if run.collectives is not None else heading
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        """The headings and rows: a row for each metric, and for each pair of last values if the ranks differ."""
+        """The headings and rows: one row per metric, or several if the last values differ between ranks."""
         headings, rows = ["metric", "ranks", "step", "last", "min", "max"], []
         earlier = self.before.metrics if self.before is not None else {}
         if self.before is not None:
@@ -316,7 +319,7 @@ def _label(run: CellRun) -> str:
 
 
 def _metric_names(runs: Sequence[CellRun]) -> list[str]:
-    """The names of all metrics, those of the newest runs first."""
+    """The names of all metrics, beginning with the metrics of the newest run."""
     return list(dict.fromkeys(name for run in sorted(runs, key=lambda run: -run.number) for name in run.metrics))
 
 

@@ -1,7 +1,7 @@
 """Writes runs that have ended for TensorBoard, MLflow and W&B, with their own libraries.
 
-For each step they get what a chart shows: the mean of the ranks and, if these differ, their minimum and maximum. The
-libraries are imported when they are used, and are not dependencies.
+Each step gets the figures that a chart shows: the mean over the ranks and, if the ranks differ, minimum and maximum.
+The libraries are imported when they are used, and are not dependencies.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from allranks.errors import UsageError
 from allranks.head.state.cell_run import CellRun
 
 EXPERIMENT = "allranks"
-"""Name of MLflow's experiment, and of the project of W&B."""
+"""Name of the MLflow experiment, and of the W&B project."""
 AT_ONCE = 1_000
 PARAMS_AT_ONCE = 100
-"""Most metrics (`AT_ONCE`) and parameters that MLflow accepts in one request."""
+"""Maximum numbers of metrics (`AT_ONCE`) and of parameters that MLflow accepts in one request."""
 
 
 class Point(NamedTuple):

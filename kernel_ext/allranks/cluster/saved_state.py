@@ -68,7 +68,7 @@ from .cluster_base import ClusterBase
 from .run_history import RUNS
 
 RUNS_SAVED = 10
-"""Most runs, the latest ones, that are saved with the variables."""
+"""Number of runs, the latest ones, that are saved with the variables; hidden runs among them are left out."""
 REMOVED_WITHIN = 30.0
 """Seconds that ranks get to remove files that are no longer needed."""
 Grouped = TypeVar("Grouped", StoredArray, StoredValue)
@@ -152,21 +152,21 @@ class ClusterSavedState(ClusterBase):
         """Save the ranks' variables, or only these `names`, and their random states to the folder `path`.
 
         `path` is a folder on each host, or on a disk that hosts share; relative paths begin at the ranks' working
-        folder. Arrays are written as safetensors, everything else with pickle; ``manifest.json`` lists what each file
-        has. Arrays that are equal on all ranks are written once for each disk. An earlier state in the folder is
+        folder. Arrays are written as safetensors, everything else with pickle; ``manifest.json`` lists the contents of
+        each file. Arrays that are equal on all ranks are written once for each disk. An earlier state in the folder is
         replaced once the new one is complete on all hosts; until then, `load` finds the earlier one.
 
-        Without `names`, variables that cannot be saved are left out, and named in the result. Raises CannotSave if one
-        of the `names`, or with `complete` any variable, cannot be saved, before anything is written, or if a host
-        cannot write; UsageError for a name that no rank has; WouldHang for a variable that waits for a collective on
-        some ranks only; NoAnswer and WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run`
-        raises.
+        Without `names`, variables that cannot be saved are left out, and named in the result. Raises CannotSave, before
+        anything is written, if one of the `names` (or, with `complete`, any variable) cannot be saved, and also if a
+        host cannot write; UsageError for a name that no rank has; WouldHang for a variable that waits for a collective
+        on some ranks only; NoAnswer and WorldBroken for ranks that do not answer or die; CellInterrupted, and what
+        `run` raises.
         """
         with self._saving:
             return self._write(self._take_snapshots(path, names, complete))
 
     def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> Future[SavedState]:
-        """Same as `save`, but return once ranks have a snapshot of their variables; cells may run while it is written.
+        """Same as `save`, but returns once ranks have a snapshot of their variables. Cells may run while it is written.
 
         Changes that these cells make are not saved. The future raises what `save` raises while it writes; it cannot be
         cancelled.
@@ -187,7 +187,7 @@ class ClusterSavedState(ClusterBase):
                     saved.set_result(result)
 
             stop = Stop(in_waits=True)
-            with stop.noted():  # after Ctrl-C here, both threads or none would release the lock
+            with stop.noted():  # Ctrl-C here could make both threads release the lock, or neither
                 stop.put_off()
                 self.saves_to, its_turn = snapshots.folder, turn.pop_all()
                 try:
@@ -202,7 +202,7 @@ class ClusterSavedState(ClusterBase):
     ) -> _Snapshots:
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
         failed, version = _cannot_save(folder), new_version()
-        with self._starting:  # a cell of another thread runs before this on all ranks, or after it
+        with self._starting:  # a cell of another thread runs on all ranks either before this or after it
             numbers = range(self.size)
             ranks = self._refuse_if_unable(numbers)
             savable = self._each(ranks, FindSavable(names=wanted), failed, numbers)
@@ -233,7 +233,7 @@ class ClusterSavedState(ClusterBase):
                 written = self._each(ranks, WriteState(version=version, equal=equal), failed, numbers)
             manifest = _manifest(version, snapshots.by_rank, opened, written, set(equal))
             first = [rank for rank, reply in written.items() if reply.first]
-            remove = "nothing"  # one host's manifest may name this version already, and another's the last one
+            remove = "nothing"  # one host's manifest may name this version already, and another's the previous one
             with _adding(f"{folder} has the new state, or the one before."), stop.noted():
                 stop.put_off()
                 self._each(ranks, CommitState(version=version), failed, first, [manifest.encoded(), snapshots.runs])
@@ -251,10 +251,11 @@ class ClusterSavedState(ClusterBase):
     def load(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> LoadedState:
         """Load what `save` wrote to the folder `path`: all variables and the random states, or only these `names`.
 
-        In a world of as many ranks as saved the state, each rank gets what the rank of its number had. A world of
-        another size can load only variables that were equal on all ranks; if there are others, `names` must leave them
-        out. Variables are bound once all ranks have loaded them and verified the checksums, so either all ranks have
-        them or none has. Other variables of the ranks stay.
+        If the world has as many ranks as saved the state, each rank gets the values of the rank with its number. A
+        world of another size, or with a rank whose files are on another host, can load only variables that were equal
+        on all ranks; if there are others, `names` must leave them out. Variables are bound once all ranks have loaded
+        them and verified the checksums, so either all ranks have them or none has. The exception is a rank that dies or
+        stops while variables are bound. Other variables of the ranks stay.
 
         Like `pickle`, this runs code from the files: load only what you have saved. Raises CannotLoad if there is no
         state, it is damaged, or it does not fit this world; UsageError for a name that it does not have; NoAnswer and
@@ -290,9 +291,9 @@ class ClusterSavedState(ClusterBase):
         own: bool,
         failed: Refusal,
     ) -> tuple[int, dict[int, str]]:
-        """Have all ranks load these names; returns the bytes read, and what ranks could not restore.
+        """Have all ranks load these names; returns the bytes read, and, by rank, what could not be restored.
 
-        With `own`, each rank loads what the rank of its number had.
+        With `own`, each rank loads the files of the rank with its number; otherwise, the values are equal on all ranks.
         """
         asked, stop = dict[int, Future[Reply[LoadPrepared]]](), Stop(in_waits=True)
         try:
@@ -322,7 +323,7 @@ class ClusterSavedState(ClusterBase):
         chosen: Sequence[int],
         buffers: Sequence[Buffer] = (),
     ) -> dict[int, A]:
-        """Ask these ranks and return their answers. If some fail, raises what `failed` makes of their reasons."""
+        """Ask these ranks and return their answers. If some fail, raises what `failed` returns for the reasons."""
         _refuse_removed(ranks, chosen, failed)
         return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
 
@@ -378,7 +379,7 @@ class ClusterSavedState(ClusterBase):
 
     @contextmanager
     def _turn_to_save(self) -> Iterator[None]:
-        """Allow only one save or load at a time within."""
+        """Hold the lock that allows only one save or load at a time; clear `saves_to` at the end."""
         with self._saving:
             try:
                 yield
@@ -386,7 +387,10 @@ class ClusterSavedState(ClusterBase):
                 self.saves_to = None
 
     def _end_save(self, ranks: Ranks, numbers: Sequence[int], version: str, remove: Removed) -> None:
-        """Have ranks drop their snapshots. A rank that does not respond keeps its snapshot until the next save."""
+        """Have ranks drop their snapshots, and remove the files of the versions that `remove` names.
+
+        A rank that does not respond keeps its snapshot until the next save.
+        """
         if self._ranks is ranks:
             there = [rank for rank in numbers if rank < len(ranks.monitor.ranks)]
             wait(ranks.ask(there, EndSave(version=version, remove=remove)).values(), REMOVED_WITHIN)
@@ -407,7 +411,7 @@ class _Snapshots:
 
 
 def _refuse_removed(ranks: Ranks, chosen: Sequence[int], failed: Refusal) -> None:
-    """Raise what `failed` makes of it if `resize` has removed some of these ranks."""
+    """Raise the error that `failed` makes if `resize` has removed some of these ranks."""
     if removed := [rank for rank in chosen if rank >= len(ranks.monitor.ranks)]:
         raise failed(f"{rank_label(removed)} {'was' if len(removed) == 1 else 'were'} removed in the meantime.")
 
@@ -553,7 +557,10 @@ def _grouped(by_rank: Mapping[int, Grouped]) -> list[Grouped]:
 
 
 def _newest(found: Mapping[int, StateFound], failed: Refusal) -> str:
-    """The version to load: the current one if it is the same on all hosts, else the newest complete on all hosts."""
+    """The version to load: the current one if it is the same on all hosts, else the newest complete on all hosts.
+
+    Raises the error that `failed` makes if no version is complete on all hosts.
+    """
     current = {each.current for each in found.values()}
     if len(current) == 1:
         return current.pop()
@@ -575,7 +582,7 @@ def _refuse_absent(manifest: StateManifest, wanted: Sequence[str] | None, folder
 def _equal_ones(
     manifest: StateManifest, wanted: Sequence[str] | None, size: int, folder: str
 ) -> tuple[list[str], list[str]]:
-    """The names to load if some rank lacks the files of the rank of its number, and notes for the user.
+    """The names to load if not every rank can load the files of the rank with its number, and notes for the user.
 
     Only variables that were equal on all ranks can be loaded then. Raises CannotLoad if others are wanted.
     """

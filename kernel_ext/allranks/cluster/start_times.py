@@ -14,13 +14,13 @@ BAR = 32
 """Characters for the whole start in a bar."""
 REMOTE = {"log in": "Greeting", "start Python": "Heard", "look at the host": "Prepared", "import": "Started"}
 LOCAL = {"start Python, import": "Started"}
-"""Each step, and the event of the host process that ends it. A host goes through them in this order."""
+"""Maps each step to the event of the host process that ends it. A host goes through the steps in this order."""
 LAUNCHED = {"start the launcher": "Launched"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step; `began` and `ended` are seconds from the begin of `up`."""
+    """One step; `began` and `ended` are seconds since `up` began."""
 
     name: str
     host: str
@@ -37,17 +37,17 @@ class Step:
 class StartTimes:
     """The steps of a start, in the order in which they ended on each host. Steps of several hosts overlap.
 
-    A step begins when the one before has ended on its host, so it contains what it had to wait for. A start that was
-    tried again counts from the first try.
+    A step begins when the one before has ended on its host, so it includes the time that it had to wait. A start that
+    was tried again counts from the first try.
     """
 
     seconds: float
-    """What the whole start took."""
+    """Duration of the whole start."""
     steps: tuple[Step, ...]
 
     @classmethod
     def of(cls, began: float, ended: float, ranks: Ranks) -> StartTimes:
-        """`began` and `ended` are times of `time.monotonic`."""
+        """Collect the steps of a start that `began` and `ended` at these times (`time.monotonic`)."""
         members: dict[str, list[float]] = {}
         for rank in ranks.monitor.ranks:
             members.setdefault(rank.host, []).append(rank.connected_at)
@@ -70,7 +70,7 @@ class StartTimes:
 
 
 def _of_host(end: HostEnd, connected: Sequence[float], began: float) -> Iterator[Step]:
-    """The steps of one host; `connected` is when its ranks did."""
+    """The steps of one host; `connected` has the times at which its ranks connected, 0 for ranks that did not."""
     last: float = end.heard_at[""]
     for name, event in _steps(end.heard_at).items():
         if event in end.heard_at:

@@ -16,7 +16,7 @@ from allranks_widgets.table import html_table, text_table
 
 HEADINGS = ("name", "type", "shape", "bytes per rank", "ranks")
 MOST_COMPARED = 50
-"""Most leaves whose values are fetched to report how far apart they are."""
+"""Maximum number of leaves whose values are fetched to report how far apart they are."""
 
 
 class VariableRow(NamedTuple):
@@ -97,7 +97,10 @@ class Difference(NamedTuple):
 
 
 def differing(told: Mapping[int, Sequence[Leaf]]) -> tuple[list[str], dict[str, str]]:
-    """The paths whose leaves differ only in value, and a text for each path whose leaves differ otherwise."""
+    """The paths whose leaves differ only in value, and a text for each path with another difference.
+
+    The leaf is then absent on a rank, not evaluated yet, or of another type or shape.
+    """
     paths: dict[str, dict[int, Leaf]] = {}
     for rank, entries in told.items():
         for entry in entries:

@@ -21,9 +21,12 @@ COMMANDS = {SYSTEM: "uname -s", **thunderbolt_ports.COMMANDS, **servers.COMMANDS
 
 
 def discover(hosts: Sequence[str] = ("localhost",), *, over: str | None = None) -> Discovery:
-    """Find how `hosts` (ssh names) are connected, over ``thunderbolt`` or ``ethernet``; None means Thunderbolt between
-    Macs and Ethernet otherwise. Logs in to each host once. Raises UsageError for invalid arguments, and HostUnreachable
-    that names each host that cannot be reached."""
+    """Find how `hosts` (ssh names) are connected. Logs in to each host once.
+
+    `over` is ``thunderbolt`` or ``ethernet``; None means Thunderbolt if all hosts are Macs, and Ethernet otherwise.
+    Raises UsageError for invalid arguments, and HostUnreachable, which names all hosts that cannot be reached, or a
+    host whose answers cannot be understood.
+    """
     names = [name for name in hosts if name]
     if not names:
         raise UsageError("--hosts: no hosts given.")
@@ -113,7 +116,10 @@ def _answers(found: Surveyed) -> dict[str, str]:
 
 
 def _in_order(lines: Sequence[str]) -> str:
-    """A shell command that runs `lines` in order until one fails, and prints `STEPS` after each that succeeds."""
+    """A shell command that runs `lines` in order until one fails, and prints `STEPS` after each that succeeds.
+
+    Its sudo fails instead of asking for a password.
+    """
     return " && ".join(f"{{ {line.replace('sudo ', 'sudo -n ')}; }} && echo {STEPS}" for line in lines)
 
 

@@ -42,7 +42,7 @@ class Discovery:
     addresses: Addressing = field(default_factory=lambda: Addressing({}))
     """The addresses that the cables' ends have or are to get."""
     proposal: Proposal | None = None
-    """The world that these hosts can form; None if cables are missing."""
+    """The world that these hosts can form; None if cables are missing, or for a single Mac over Thunderbolt."""
     missing: tuple[str, ...] = ()
     """The cables to connect before a ring can pass through all hosts, one sentence each."""
     for_mesh: tuple[str, ...] = ()
@@ -61,11 +61,11 @@ class Discovery:
 
     @property
     def hostfile(self) -> HostfileJson | None:
-        """The hostfile as ``mlx.distributed_config`` writes it; None if cables are missing."""
+        """The hostfile as ``mlx.distributed_config`` writes it; None without a proposal."""
         return self.proposal.hostfile if self.proposal is not None else None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the hostfile for ``up --hostfile``. Raises ValueError that names the cables if cables are missing."""
+        """Write the hostfile for ``up --hostfile``. Without one, raises ValueError, which names the missing cables."""
         if self.hostfile is None:
             raise ValueError(f"no hostfile for these cables; missing: {'; '.join(self.missing)}.")
         Path(path).expanduser().write_text(json.dumps(self.hostfile, indent=4), encoding="utf-8")

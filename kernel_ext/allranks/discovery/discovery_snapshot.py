@@ -20,7 +20,10 @@ def hosts(macs: Sequence[Mac], servers: Sequence[Server]) -> tuple[HostView, ...
 
 
 def along_cables(cables: Sequence[Cable], order: Sequence[int], backend_name: str | None) -> list[LinkView]:
-    """The links over these cables that the backend uses; `order` has the host of each rank."""
+    """The links over usable cables that the backend uses, in both directions.
+
+    `order` has the index of each rank's host.
+    """
     rank = {index: place for place, index in enumerate(order)}
     backend = get_backend(backend_name) if backend_name else None
     by_rdma = backend is not None and backend.needs == "rdma"
@@ -38,7 +41,7 @@ def along_cables(cables: Sequence[Cable], order: Sequence[int], backend_name: st
 
 
 def between_servers(servers: Sequence[Server], order: Sequence[int]) -> list[LinkView]:
-    """The links of a ring; between two GPUs of one host, the link type from ``nvidia-smi topo``."""
+    """The links of a ring. A link between two GPUs of one host is named by its type in ``nvidia-smi topo``."""
     network = common_network(servers)
     first = {index: place for place, index in reversed([*enumerate(order)])}
     links = []

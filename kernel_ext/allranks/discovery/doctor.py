@@ -35,7 +35,7 @@ from .trial_start import TrialStart, try_up
 PATIENCE = 20.0
 """Timeout, in seconds, for a command on this machine."""
 WITHOUT_PYTHON = 1
-"""Timeout, in seconds, for all commands on a host whose Python hangs, since its Python commands never end."""
+"""Timeout, in seconds, for all commands on a host whose Python hangs: its Python commands would never end."""
 MCA = "OMPI_MCA_"
 SIGNS = {"error": "✗", "warning": "!", "note": "·"}
 
@@ -91,9 +91,9 @@ def doctor(
 ) -> Diagnosis:
     """Diagnose hosts, or this machine, before `Cluster.up`, and suggest fixes.
 
-    The arguments are those of `Cluster`; `memory` is the bytes that each rank will load. Starts a few ranks on each
-    host as `up` does, and ends them; changes nothing else. Raises UsageError for invalid arguments, and CellInterrupted
-    on Ctrl-C, once everything that was started has ended.
+    The arguments are the same as for `Cluster`; `memory` is the number of bytes that each rank will load. Starts a few
+    ranks on each host as `up` does, and ends them; changes nothing else. Raises UsageError for invalid arguments, and
+    CellInterrupted on Ctrl-C, once everything that was started has ended.
     """
     try:
         return _diagnosed(n, hosts, hostfile, ranks_per_host, python, backend, memory, cwd)
@@ -173,7 +173,10 @@ def asked_by(options: argparse.Namespace) -> Diagnosis:
 
 
 def _as_tried(findings: Sequence[Finding], trial: TrialStart, hosts: Sequence[str]) -> list[Finding]:
-    """Adjust findings to the trial: after a success, errors become warnings unless `later`; else add its own errors."""
+    """Adjust findings to the trial. If it formed the world, errors become warnings, except `Finding.later` ones.
+
+    Otherwise the trial's errors are added for hosts without an error.
+    """
     if trial.formed:
         return [
             each if each.later else replace(each, severity="warning") if each.severity == "error" else each
@@ -188,7 +191,7 @@ def _as_tried(findings: Sequence[Finding], trial: TrialStart, hosts: Sequence[st
 
 
 def _of_trial(host: str, why: str) -> Finding:
-    """Convert an error message of `up` to a finding: a sentence, and what to do."""
+    """Convert an error message of `up` to a finding: its first sentence is the problem, the rest the fix."""
     what, fix = sentence_and_fix(" ".join(why.split()))
     return Finding("error", host, what, "", fix)
 

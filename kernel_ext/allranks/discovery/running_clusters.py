@@ -66,13 +66,17 @@ class RunningCluster:
 
     @property
     def attached(self) -> bool:
-        """Whether a notebook is attached; its own machine knows at once, others after some seconds of silence."""
+        """Whether a notebook is attached.
+
+        The host process on the notebook's machine decides, if it was asked and runs: it notices at once that the
+        notebook is gone, other host processes only after some seconds of silence.
+        """
         own = [part for part in self.parts if part.cluster.host == HERE and HOST_PROCESS in part.running]
         return any(part.attached for part in own or self.parts)
 
     @property
     def ends_in(self) -> float | None:
-        """Seconds until the lease of the ranks expires, unless a cell runs; None for never."""
+        """Seconds until the ranks' lease expires if no cell runs; None for never. Valid while the notebook is away."""
         parts = [part for part in self.parts if part.ranks] or self.parts
         if any(part.cluster.lease is None for part in parts):
             return None
@@ -97,7 +101,7 @@ class RunningCluster:
 
     @property
     def beside(self) -> str:
-        """A message that the cluster shares hosts with one that has just started, with the command that ends it."""
+        """A message that this cluster shares hosts with one that has just started, and how to end this cluster."""
         told = self.cluster
         asked = {part.asked: part.cluster.python for part in self.parts}
         command = command_to_end(told.cluster, {**told.logins, **asked})
@@ -132,7 +136,7 @@ class Search:
     unreached: Mapping[str, str]
     """Hosts that could not be asked, and why."""
     unreadable: Sequence[str]
-    """A sentence on each cluster that another version of allranks started and this version cannot read."""
+    """A sentence about each cluster that this version of allranks cannot read, since another version started it."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class Ending:
     ended: Mapping[str, int]
     """Number of ranks that were ended, by host."""
     unreached: Mapping[str, str]
-    """Hosts that could not be asked, and why: its ranks may still run there."""
+    """Hosts that were not or could not be asked, and why; ranks of the cluster may still run there."""
     pythons: Mapping[str, str] = field(default_factory=dict)
     """The Python that has allranks, for each host in `unreached`."""
 
@@ -162,19 +166,21 @@ def command_to_end(key: str, pythons: Mapping[str, str]) -> str:
 
 
 def running_clusters(hosts: Sequence[str] = (), python: str | None = None) -> Search:
-    """Find this user's clusters with a process on this machine or on one of `hosts`, where `python` has allranks.
+    """Find this user's clusters that have a process on this machine or on one of `hosts`.
 
-    Raises UsageError for an invalid host.
+    `python` is the path of the Python that has allranks on `hosts`; None means the environment that `setup` made there,
+    or else the path of this Python. Raises UsageError for an invalid host.
     """
     parts, unreached, unreadable = _ask(_pythons(hosts, python))
     return Search(_clusters(part for part in parts if part.running), unreached, unreadable)
 
 
 def end_cluster(name: str, hosts: Sequence[str] = (), python: str | None = None, *, force: bool = False) -> Ending:
-    """End a cluster on this machine, on `hosts`, and on further hosts where this machine knows it has ranks.
+    """End a cluster on this machine, on `hosts`, and on the cluster's other hosts as far as this machine knows them.
 
-    `name` is the cluster's name, its id, or the beginning of its id. Raises NoCluster if there is no such cluster, and
-    UsageError if several match, or if a notebook is attached and `force` is not set.
+    `name` is the cluster's name, its id, or the beginning of its id; for `python` see `running_clusters`. Raises
+    NoCluster if there is no such cluster, and UsageError if several match, if a notebook is attached and `force` is not
+    set, or for an invalid host.
     """
     asked = _pythons(hosts, python)
     parts, unreached, unreadable = _ask(asked)
@@ -251,7 +257,7 @@ def _elsewhere(python: str | None, mine: Sequence[OnHost], detached: Sequence[De
 
 
 def _not_asked(mine: Sequence[OnHost], asked: Collection[str]) -> dict[str, str]:
-    """Why hosts of the cluster were not asked, by the names that its notebook uses."""
+    """The cluster's hosts that were not asked, by their names in the cluster, and why."""
     covered = {part.cluster.host for part in mine}
     missing = [host for host in mine[0].cluster.logins if host not in covered and host not in asked]
     return dict.fromkeys(missing, "it was not named with --hosts")
@@ -268,7 +274,7 @@ def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str], u
 
 
 def left_behind_on(answers: Mapping[str, Sequence[object]]) -> list[RunningCluster]:
-    """The clusters without a notebook that hosts reported at login, except those that this machine can attach to."""
+    """The clusters without a notebook that hosts reported at login, except clusters that this machine can attach to."""
     known = {kept.cluster for kept in detached_clusters().values()}
     parts = [part for part in _parts(answers)[0] if part.cluster.cluster not in known]
     return _clusters(parts)
@@ -312,7 +318,10 @@ def _unreadable(host: str, told: object) -> str:
 
 
 def _run(pythons: Mapping[str, Interpreter], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:
-    """Run `MODULE` on hosts; returns each host's answer, and why hosts without an answer could not be asked."""
+    """Run `MODULE` on hosts; returns each host's answer, and why hosts without an answer could not be asked.
+
+    `what` is ``list``, or the id of the cluster to end.
+    """
     folders = [kept.directory for kept in detached_clusters().values()]
 
     def command(host: Host) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Run many shell commands on each host in one login, on all hosts and all commands at once.
+"""Run shell commands on hosts: one login per host, all hosts and all commands at the same time.
 
 A host needs only ``sh``, so discovery and the doctor work even if allranks cannot run there yet.
 """
@@ -25,7 +25,7 @@ COMMANDS_WITHIN = 15
 """Default timeout, in seconds, for a host's commands; commands that take longer are killed and have no exit status."""
 LOGIN_WITHIN = 15.0
 
-# A parent is killed before its children, or it would record how they ended.
+# A parent is killed before its children: it would otherwise record their exit status as if they had ended in time.
 _HEAD = """\
 d=$(mktemp -d 2>/dev/null) || d=$(TMPDIR=/tmp; export TMPDIR; mktemp -d) || exit 97
 trap 'rm -rf "$d"' EXIT
@@ -83,7 +83,7 @@ class Surveyed:
 
 
 Commands = Mapping[str, str]
-"""Lines of sh by name."""
+"""Shell commands, by name."""
 
 
 def survey(
@@ -91,7 +91,7 @@ def survey(
     commands: Commands | Callable[[Host], Commands],
     within: Callable[[Host], int] = lambda _: COMMANDS_WITHIN,
 ) -> list[Surveyed]:
-    """Run `commands`, either equal on all hosts or given by a function of the host, in one login per host.
+    """Run `commands` on each host, in one login per host; a callable returns the commands for a host.
 
     `within` returns the timeout, in seconds, for a host's commands.
     """

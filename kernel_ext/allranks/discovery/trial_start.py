@@ -22,7 +22,7 @@ from allranks_backends.plan import Host
 from allranks_backends.registry import cannot_run, choose, get_backend
 
 STAND_IN = "ring"
-"""Replaces a backend whose world occupies devices, since a trial leaves those alone, and one that mpirun starts."""
+"""The trial's backend if the requested one would occupy devices (RDMA, GPUs) or has its ranks started by mpirun."""
 EACH = 2
 """Ranks started per host: few, since a ring's ranks poll while they wait. More if a ring returns to the host."""
 
@@ -49,7 +49,7 @@ class TrialStart:
 
     @property
     def hanging(self) -> set[str]:
-        """The hosts whose Python does not start."""
+        """The hosts whose Python hangs while it starts."""
         return {cause.host for cause in self.causes if cause.hangs}
 
 
@@ -58,8 +58,8 @@ def try_up(
 ) -> TrialStart:
     """Start ranks on `hosts`, which has one entry per rank, as `Cluster.up` does, and end them.
 
-    Starts at most `EACH` ranks on each host, or more if hosts would otherwise have other neighbors than with all ranks.
-    Raises UsageError as `Cluster` does.
+    Starts at most `EACH` ranks on each host, or more if hosts would otherwise have other neighbours than with all
+    ranks. Raises UsageError as `Cluster` does.
     """
     asked = UpOptions(name="doctor", python=python, cwd=cwd, lease=0)
     settings = Settings.of(asked, hosts, backend, env)
@@ -107,7 +107,10 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
 
 
 def _few(hosts: Sequence[Host], backend: str) -> list[Host]:
-    """At most `EACH` ranks of each host, in order; of each consecutive run of ranks if neighbors would change."""
+    """At most `EACH` ranks of each host, in order.
+
+    If hosts would then have other neighbours than with all ranks: of each series of consecutive ranks on a host.
+    """
     begun = Counter[str]()
     few = list[Host]()
     for host in hosts:

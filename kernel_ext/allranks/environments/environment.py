@@ -24,7 +24,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The version of Python that hosts need."""
 MLX = "mlx"
 HALVES = {"mlx-cpu": "cpu", "mlx-cuda-12": "cuda12", "mlx-cuda-13": "cuda13"}
-"""Packages with MLX's backend on Linux, one of which fits a host, and the extra of ``mlx`` that installs each."""
+"""Maps each package with MLX's backend for Linux to the extra of ``mlx`` that installs it. A host needs one."""
 NOT_FOR_RANKS = frozenset(
     {
         "jupyter",
@@ -71,7 +71,7 @@ class Installed:
         return list(every)
 
     def roots(self) -> list[str]:
-        """Packages that no other package needs, and one of each cycle; without those in `NOT_FOR_RANKS`."""
+        """Packages that no other package needs, and one package of each cycle; without `NOT_FOR_RANKS`."""
         needed = {name for each in self.packages for name, _ in self.needs(each)}
         roots = [name for name in self.packages if name not in needed]
         reached = set(self.closure(roots))
@@ -90,14 +90,14 @@ class Environment:
     versions: Mapping[str, str]
     """The version of each of these packages, by name."""
     sent: Sequence[str] = ()
-    """Packages that were installed here from files, so that no index has them; hosts get their wheels."""
+    """Packages that were installed here from files: an index may lack them, so hosts get wheels from here."""
     left_out: Sequence[str] = ()
-    """Packages that are installed here in editable mode, so that no wheel can be made of them."""
+    """Packages that are installed here in editable mode: no wheel can be made of them."""
     _installed: Installed = field(default_factory=Installed, repr=False)
 
     @cached_property
     def digest(self) -> str:
-        """A digest that changes with every change of what is to be installed on hosts."""
+        """A digest of the Python version, the packages, their versions, and the state of the `sent` packages' files."""
         made_of = [PYTHON, sorted(self.wanted), sorted(self.versions.items())]
         sent = [[name, fingerprint(self._installed.packages[name])] for name in sorted(self.sent)]
         return hashlib.sha256(json.dumps([made_of, sent]).encode()).hexdigest()
@@ -117,7 +117,7 @@ class Environment:
         return [f"{name}=={version}" for name, version in self.versions.items() if name not in self.sent]
 
     def closure(self, half: str | None) -> list[str]:
-        """All packages that a host needs. Raises UsageError if one cannot be packed here."""
+        """All packages that a host needs. Raises UsageError if one is not installed or cannot be packed here."""
         if half is not None and half not in self._installed.packages:
             raise UsageError(f"{half}, which it needs, is not installed here")
         names = self._installed.closure([*self.wanted, MLX, *filter(None, [half])])
@@ -127,9 +127,10 @@ class Environment:
 
 
 def half_for(gpu: str, system: str) -> str | None:
-    """The package with MLX's backend for a host; None if ``mlx`` itself contains the backend.
+    """The package with MLX's backend for a host; None on macOS, where ``mlx`` needs no extra for it.
 
-    `gpu` is the newest major version of CUDA that its driver can run, or empty; `system` is ``linux`` or ``macosx``.
+    `gpu` is the newest major version of CUDA that the host's driver can run, empty without a GPU; `system` is ``linux``
+    or ``macosx``.
     """
     if system != "linux":
         return None
@@ -157,7 +158,7 @@ def this_environment(only: Iterable[str] | None = None) -> Environment:
     wanted = [name for name in dict.fromkeys([OURS, *wanted]) if name not in {*HALVES, MLX, "mlx-metal"}]
     every = [name for name in installed.closure([*wanted, MLX]) if packable(found[name])]
     versions = {name: found[name].version for name in sorted(every) if _is_version(found[name].version)}
-    # Packages that no index has are requested by name, even if another package requires them anyway.
+    # Packages that an index may lack are requested by name, even if another package requires them anyway.
     sent = [name for name in every if name in local]
     wanted = [name for name in dict.fromkeys([*wanted, *sent]) if name in versions]
     return Environment(wanted, versions, sent, left_out, _installed=installed)
@@ -176,7 +177,8 @@ def _chosen(name: str, found: Mapping[str, Distribution]) -> str:
 
 def _from_files(distribution: Distribution) -> bool:
     """Whether the package was installed from a folder, a file or a repository, not from an index (PEP 610)."""
-    by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"  # conda records the build folder there
+    # In direct_url.json, conda names the folder where it built the package.
+    by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"
     return not by_conda and distribution.read_text("direct_url.json") is not None
 
 

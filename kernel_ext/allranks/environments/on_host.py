@@ -1,11 +1,11 @@
 """Makes an environment on a host that matches the notebook's; sent to the host as text, and run there.
 
 Uses only the standard library and runs on any Python from 3.8 on, which need not be the environment's Python. Requests
-come on standard input, one line of JSON each. After the last request come the wheels that it announces. Events are JSON
-lines that begin with the token of the first request.
+come on standard input, one line of JSON each. After the last request come the wheels that it announces. Each event is
+a line on standard output: the token from the first request, then JSON.
 
-A new environment is made next to the one in use, and a link is moved to it once it is complete. So a setup that fails,
-or is stopped, leaves the old environment in use. After that, older environments that no process uses are removed.
+A new environment is made next to the one in use. Once it is complete, a link is moved to it, and older environments
+that no process uses are removed. A setup that fails, or is stopped, leaves the old environment in use.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class SetupFailed(Exception):
 class EnvironmentMaker:
     """Makes the environment. `first` is the first request; further requests are read from `stdin`.
 
-    It first reports whether the environment in use was limited to chosen packages. The second request is the digest of
-    the wanted environment. If the host does not have that, the third request lists the packages to install.
+    It first reports the packages that were chosen for the environment in use (None: all, or no environment). The second
+    request has the digest of the wanted environment, and the packages chosen for it. If another environment is in use,
+    the third request lists the packages to install.
     """
 
     def __init__(self, first: Mapping[str, Any], stdin: BinaryIO) -> None:
@@ -147,7 +148,7 @@ class EnvironmentMaker:
         raise SetupFailed(f"it needs a Python {self._minor}, as this notebook has, and {found}. {self._advice()}")
 
     def _program(self, name: str) -> str | None:
-        """The path of a program, also searched in folders that are not on the PATH of a shell that ssh starts."""
+        """The path of a program, or None; also searches `places`: the PATH of a shell that ssh starts may lack them."""
         return shutil.which(name) or shutil.which(name, path=self._places)
 
     def _candidates(self) -> list[str]:
@@ -175,7 +176,10 @@ class EnvironmentMaker:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait for another setup of the same environment to finish, since hosts may share a home folder."""
+        """Lock the environments; waits for another setup to finish, perhaps on a host that shares the home folder.
+
+        Raises SetupFailed if the connection is lost.
+        """
         os.makedirs(self._root, mode=0o700, exist_ok=True)
         with open(os.path.join(self._root, "lock"), "w") as file:
             while not _locked(file.fileno()):
@@ -253,13 +257,13 @@ class EnvironmentMaker:
         return sum(name.endswith(".dist-info") for name in packages)
 
     def _call(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-        """Run a command with these variables, too, and report its output as progress. Raises SetupFailed."""
+        """Run a command with additional environment variables. Raises SetupFailed if it fails."""
         lines, status = self._run(line, variables)
         if status:
             raise SetupFailed(_reason(lines) or f"{line[0]} ended with {status}")
 
     def _run(self, line: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[list[str], int]:
-        """Run a command; returns the lines that it printed, and its exit status."""
+        """Run a command and report its output as progress; returns the lines that it printed, and its exit status."""
         lines = []
         with subprocess.Popen(
             line,
@@ -307,7 +311,10 @@ class EnvironmentMaker:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _end_with_input(self) -> None:
-        """Wait until standard input closes, as the notebook is gone then; remove an unfinished environment and exit."""
+        """Wait until standard input closes: the notebook is gone.
+
+        Then kill the command that runs, remove an unfinished environment and exit.
+        """
         if os.read(self._stdin.fileno(), 1):
             return
         if self._child is not None:
@@ -361,7 +368,7 @@ def _index(uv: str | None) -> str:
 
 
 def _reachable(index: str) -> bool:
-    """Whether the index answers at all, be it with an error."""
+    """Whether the index answers at all, even with an error."""
     answers = []
 
     def ask() -> None:
@@ -383,7 +390,7 @@ def _reachable(index: str) -> bool:
 
 
 def _short(text: str) -> str:
-    """Shorten a line of an installer: without folders, and without the text after a colon or an opening parenthesis."""
+    """Shorten an installer's line: remove folders, cut it at a colon or an opening parenthesis and at 60 characters."""
     return re.sub(r"\S*/", "", re.split(r" \(|: ", text)[0])[:60]
 
 

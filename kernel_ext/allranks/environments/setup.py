@@ -44,7 +44,7 @@ _PACKAGES_LACK = re.compile("No matching distribution|No solution|not a supporte
 BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline()))); main()"
 
 SetupEvent: TypeAlias = dict[str, Any]
-"""What `on_host` says: ``event``, and what belongs to that event."""
+"""An event that `on_host` prints: its name under ``event``, and further fields that depend on the event."""
 Say = Callable[[str], None]
 
 
@@ -119,11 +119,12 @@ def setup(
 ) -> SetupResult:
     """Make an environment on each host that matches this one; `Cluster.up` then uses it there.
 
-    A host needs ssh and a Python of this Python's minor version; `python` is its path if it is not to be searched for.
-    The environment gets all packages that are installed here, or allranks, MLX and the packages in `only`, in the same
-    versions. Without `only`, the choice made for the host last time is used again; ``only="all"`` selects all packages.
-    Packages come from the index that pip or uv uses on the host. If the host cannot reach the index, or with `wheels`,
-    they are sent as wheels. `progress` is called with one line of text.
+    A host needs ssh and a Python of this Python's minor version; `python` is its path, None to search for it. The
+    environment gets all packages that are installed here, except front ends, installers and editable installs; or
+    allranks, MLX and the packages in `only`. Their versions are the same as here. Without `only`, the choice made for
+    the host last time is used again; ``only="all"`` selects all packages. Packages come from the index that pip or uv
+    uses on the host. If the host cannot reach the index, or with `wheels`, they are sent as wheels. `progress` is
+    called with one line of text.
 
     Raises UsageError, and CellInterrupted on Ctrl-C; unfinished environments are removed.
     """
@@ -184,7 +185,11 @@ def asked_by(options: argparse.Namespace, progress: Say) -> SetupResult:
 
 
 class Environments:
-    """The environments that hosts are to get, by the packages chosen for each. Raises UsageError."""
+    """The environments that hosts are to get, by the packages chosen for each host.
+
+    These are the packages in `only`, or with `remembered` the host's previous choice. The constructor and `of` raise
+    UsageError.
+    """
 
     def __init__(self, only: Sequence[str] | None, *, remembered: bool) -> None:
         self._only, self._remembered = only, remembered
@@ -225,9 +230,10 @@ class HostLogin:
         self._limit: threading.Timer | None = None
         """Runs out if no Python starts on the host."""
         self._looks = False
-        """Whether the host still checks what it has. That may hang, so `stop` kills it there through another login.
+        """Whether the process on the host still checks what the host has.
 
-        Later on, the host itself removes an unfinished environment when the connection closes.
+        The check may hang, so `stop` kills the process through another login. Later, the process itself removes an
+        unfinished environment when the connection closes.
         """
 
     def run(self) -> HostSetup:
@@ -402,7 +408,7 @@ def _kind(platform: str) -> tuple[str, str]:
 
 
 def _find_python(minor: str, named: str | None) -> str:
-    """A line of sh that runs `BOOT` with the first Python that it finds, of version 3.8 or later."""
+    """A line of sh that runs `BOOT` with the first Python 3.8 or later that it finds; it tries `named` first."""
     pythons = [program for name in (f"python{minor}", "python3", "python") for program in _paths(name)]
     each = " ".join(([shlex.quote(named)] if named else []) + pythons)
     boot = shlex.quote(BOOT)

@@ -27,7 +27,7 @@ from pathlib import Path
 OURS = "allranks"
 OUR_PACKAGES = ("allranks", "allranks_backends", "allranks_widgets")
 MOST_KEPT = 2**30
-"""Size of the wheel cache, in bytes; a wheel for CUDA has about 200 MiB."""
+"""Maximum size of the wheel cache, in bytes; a wheel for CUDA has about 200 MiB."""
 FORMAT = 1
 """Version of the cache; increase it when `pack` makes a different wheel from the same files."""
 LEFT_AFTER = 86400.0
@@ -42,7 +42,7 @@ class CannotPack(Exception):
 
 
 def packable(distribution: Distribution) -> bool:
-    """Whether `pack` can make a wheel: of editable installs, only allranks' own files are known."""
+    """Whether `pack` can make a wheel. It knows the files of an editable install only for allranks itself."""
     return distribution.name == OURS or not is_editable(distribution)
 
 
@@ -173,7 +173,7 @@ def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
     made = {script.name for script in distribution.entry_points if script.group in ("console_scripts", "gui_scripts")}
     editable = is_editable(distribution)
     root = Path(os.path.normpath(str(distribution.locate_file("")))).joinpath("../../..")
-    root = Path(os.path.normpath(root))  # of lib/python3.11/site-packages
+    root = Path(os.path.normpath(root))  # three levels above lib/python3.11/site-packages
     for file in distribution.files or ():
         path, inside = Path(os.path.normpath(str(file.locate()))), file.as_posix()
         if "__pycache__" in path.parts or path.suffix == ".pyc" or not path.is_file():

@@ -1,4 +1,4 @@
-"""Compares two runs of an experiment, and draws all of them."""
+"""Compares two runs of an experiment, and draws the results of all runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Experiments: a function or a notebook, run over a grid of worlds and parameters, saved and resumable.
 
-Built on papermill (parameters of notebooks), nbclient (their execution), pandas and Parquet (the record) and tqdm
+Built on papermill (parameters of notebooks), nbclient (their execution), pandas and Parquet (the results) and tqdm
 (progress); this subpackage adds the loop and the worlds.
 """
 
@@ -38,15 +38,15 @@ class Experiment:
     `run` is a function that returns a dict of results. It is called on every rank with the parameters that it takes
     (see `Cluster.apply`), and numbers are recorded as their mean over ranks. If its first parameter has no default and
     is not in the grid (``def train(cluster, batch)``), it is called here instead, with the live `Cluster` before the
-    parameters. Or `run` is the path of a notebook, whose ``parameters`` cell is filled in, which starts its own ranks
-    and reports results with `record`. Without either, the results in `folder` can be read.
+    parameters. Or `run` is the path of a notebook. Its ``parameters`` cell is filled in; the notebook starts its own
+    ranks and reports results with `record`. Without `run`, the results in `folder` can be read.
 
-    `grid` maps names to values, all combinations of which are run, or is a list of runs. For a function, ``n``,
-    ``backend``, ``connections`` and other arguments of `Cluster` determine the world on which it runs. With `fresh`,
-    each run gets a new world; otherwise it gets the previous run's world, with its variables, if that is the same as
-    requested, still whole, and idle. `repeat` is how often each combination is run, `timeout` the seconds that one run
-    may take. With `busbw`, the bus bandwidth of each world is measured with arrays of 4 MiB, which takes a fraction of
-    a second.
+    `grid` maps names to values, and all combinations are run; or it is a list of runs, one mapping each. For a
+    function, ``n``, ``backend``, ``connections`` and other arguments of `Cluster` determine the world on which it runs.
+    With `fresh`, each run gets a new world; otherwise it gets the previous run's world, with its variables, if that
+    world is as requested, still whole, and idle. With `busbw`, the bus bandwidth of each world is measured with arrays
+    of 4 MiB, which takes a fraction of a second; the world of a notebook is always measured. `repeat` is how often each
+    combination is run, `timeout` the seconds that one run may take (None: no limit).
 
     Results are in `folder` (``runs/NAME``): ``results.parquet``, and for each run a folder with its log and executed
     notebook. Raises UsageError if the grid cannot be run or a library is missing.
@@ -92,19 +92,22 @@ class Experiment:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """The results: one row for each finished run, in the grid's order.
+        """The results: one row for each finished run, in the grid's order, then runs of earlier grids.
 
-        ``status`` is ``ok`` or ``failed``, and ``cause`` says why; ``seconds`` is how long the run took without its
-        world's start, ``attempts`` how often it was begun. For the columns ``world.`` see `measured.figures`.
+        ``status`` is ``ok`` or ``failed``, and ``cause`` says why. ``seconds`` is how long the run took (for a
+        function, without its world's start); ``attempts`` is how often it was started. For the columns ``world.`` see
+        `measured.figures`.
         """
         return table_of(self._record.entries(self.runs))
 
     def run(self, *, again: str | None = None, progress: bool = True) -> pandas.DataFrame:
-        """Run what has not finished yet, and return the `table`. A failure is saved, and the next run begins.
+        """Execute the runs that have not finished yet, and return the `table`.
+
+        If a run fails, its error is saved, the run counts as finished, and the next run begins.
 
         `again` repeats some runs: ``failed`` ones, ``changed`` ones (made by another version of the function or
         notebook), or ``all``. Ctrl-C stops the experiment; finished runs are saved. Raises Busy if another process runs
-        the same experiment, and UsageError if there is nothing to run or `again` is invalid.
+        the same experiment, and UsageError if there is no function or notebook, or `again` is invalid.
         """
         from tqdm.auto import tqdm
 
@@ -172,7 +175,10 @@ class Experiment:
             outcome.results.setdefault(name, sum(values.values()) / len(values))
 
     def logged(self, run: object = None) -> pandas.DataFrame:
-        """What ranks logged with ``log(...)`` in one run (named as for `compare`), or in all, with a column ``run``."""
+        """The values that ranks logged with ``log(...)`` in one run, or in all runs, with a column ``run``.
+
+        `run` names a run as for `compare`; None means all.
+        """
         import pandas
 
         entries = self._record.entries(self.runs)
@@ -183,7 +189,7 @@ class Experiment:
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
     def compare(self, a: object, b: object) -> pandas.DataFrame:
-        """What differs between two runs: one row for each column of the `table`, with the values and ``b / a``.
+        """The columns of the `table` in which two runs differ: one row each, with both values and ``b / a``.
 
         A run is named by its label (``n=2 backend=ring``), its row in the `table`, or a dict of parameters that only
         one run has. Raises UsageError if there is no such run, or several.
@@ -194,8 +200,9 @@ class Experiment:
         """Draw column `y` over `x`: a line for each combination of the other parameters, or for each value of `by`.
 
         Points are means, bars show minimum and maximum. `ideal` is a dashed line from the first point: ``up``,
-        in proportion to `x` (throughput), ``down``, in inverse proportion (seconds), or None; there is none over
-        non-numeric `x`. Failed runs are left out. Returns matplotlib's Axes.
+        in proportion to `x` (throughput), ``down``, in inverse proportion (seconds), or None. It is not drawn unless
+        all values of `x` are positive numbers. Failed runs are left out. Returns matplotlib's Axes. Raises UsageError
+        if a column does not exist or cannot be drawn, and for an invalid `ideal`.
         """
         _need("matplotlib")
         from .compare_experiments import draw

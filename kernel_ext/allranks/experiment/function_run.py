@@ -22,7 +22,7 @@ STOP_EVERY = 2.0
 """Seconds between two attempts to stop a run whose time is over."""
 
 Function = Callable[..., Mapping[str, object] | None]
-"""Called with the parameters it takes: on the ranks, or here, after the live cluster. Returns results by name."""
+"""Called with the parameters it takes: on the ranks, or here with the live cluster first. Returns results by name."""
 
 _recorded: contextvars.ContextVar[dict[str, object] | None] = contextvars.ContextVar("recorded", default=None)
 
@@ -55,7 +55,10 @@ def call(
     timeout: float | None,
     outcome: NotebookOutcome,
 ) -> None:
-    """Call the function, and store its results and its error in `outcome`."""
+    """Call the function, and store its results and its error in `outcome`.
+
+    After `timeout` seconds, the ranks are interrupted; None means no limit.
+    """
     token = _recorded.set({})
     limit = _Limit(cluster, timeout)
     try:
@@ -70,13 +73,13 @@ def call(
 
 
 def on_ranks(function: Function, cluster: Cluster) -> Callable[..., dict[str, object]]:
-    """Return a function that calls this one on every rank, and joins the results.
+    """Return a function that calls `function` on every rank, and joins the results.
 
     Numbers become their mean over ranks, as logged values do; other values that differ between ranks become a list in
     rank order.
     """
 
-    calls = cluster.options(screen=None)  # the record has the error, in one sentence
+    calls = cluster.options(screen=None)  # the run's entry has the error, in one sentence
 
     def call_on_ranks(**arguments: object) -> dict[str, object]:
         returned = [plain_results(_results(each)) for each in calls.apply(function, **arguments)]

@@ -1,4 +1,4 @@
-"""What an experiment runs: each combination of its parameters, with a name that is the same in every session."""
+"""The runs of an experiment: combinations of its parameters, each with a name that is the same in every session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from allranks.errors import UsageError
 
 Grid = Mapping[str, object] | Sequence[Mapping[str, object]]
-"""Values by parameter name, whose combinations are all run; or the runs themselves, one mapping each."""
+"""Maps parameter names to values, and all combinations are run; or a list of runs, one mapping each."""
 
 WORLD = (
     "n",
@@ -32,7 +32,7 @@ WORLD = (
 )
 """Parameters that determine the world of a function: arguments of `Cluster` with these names."""
 TAKEN = ("run", "repeat", "status", "cause", "error", "seconds", "at", "attempts", "code", "folder")
-"""Columns of the record, whose names no parameter can have."""
+"""Columns of the results; no parameter can have one of these names."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Run:
 
     @property
     def key(self) -> str:
-        """Equal for equal parameters, in any order."""
+        """Text that is equal for equal parameters, in any order, and an equal `repeat`."""
         return json.dumps([sorted(self.parameters.items()), self.repeat])
 
     @property
     def folder(self) -> str:
-        """Name of its folder."""
+        """Name of the run's folder."""
         readable = re.sub(r"[^\w.=,+-]+", "_", self.label.replace(" ", ","))[:80] or "run"
         return f"{readable}-{hashlib.sha1(self.key.encode()).hexdigest()[:6]}"
 

@@ -1,4 +1,4 @@
-"""Figures of a run's world and its performance, which are recorded beside the results of an experiment."""
+"""Figures of a run's world and of its performance, which are saved with the run's results."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ def busbw(cluster: Cluster) -> float | None:
 
 
 def figures(cluster: Cluster, measured: float | None = None) -> dict[str, object]:
-    """The world's own figures, by name; None is unknown. Works also when the cluster is down.
+    """The world's figures, by name; None means unknown. Also works when the cluster is down.
 
-    ``start``, ``wait`` and ``transfer`` are seconds, ``busbw`` bytes a second, ``rss`` and ``mlx_peak`` bytes of the
-    rank with the most. ``wait`` and ``transfer`` are means over ranks of the time spent in the collectives of cells
-    that ran with ``timing=True``; ``straggler`` says for which rank the others waited.
+    ``start``, ``wait`` and ``transfer`` are in seconds, ``busbw`` is in bytes a second: `measured`, or if that is None
+    the value from the last bench. ``rss`` and ``mlx_peak`` are the bytes of the rank that uses most. ``wait`` and
+    ``transfer`` are means over ranks of the time spent in the collectives of cells that ran with ``timing=True``;
+    ``straggler`` is the rank for which the others waited.
     """
     assert cluster._monitor is not None
     monitor = cluster._monitor
-    if cluster.state == "whole":  # a new world has not reported its machines yet
+    if cluster.state == "whole":  # a new world may not have reported its machines yet
         monitor.wait(lambda: all(rank.report.machine is not None for rank in monitor.ranks[:1]), TOLD_WITHIN)
     memory = _memory(cluster, monitor.snapshot())
     snapshot = monitor.snapshot()
@@ -76,7 +77,7 @@ def figures(cluster: Cluster, measured: float | None = None) -> dict[str, object
 
 
 def topology(snapshot: Snapshot) -> str:
-    """``ranks 0-1 on localhost, loopback``"""
+    """The ranks on each host, and the kinds of their links: ``ranks 0-1 on localhost, loopback``."""
     hosts: dict[str, list[int]] = {}
     for rank in snapshot.ranks:
         hosts.setdefault(rank.host, []).append(rank.rank)
@@ -93,7 +94,10 @@ def machine(snapshot: Snapshot) -> str:
 
 
 def _memory(cluster: Cluster, snapshot: Snapshot) -> dict[str, int | None]:
-    """Return the memory of the rank with the most, asked now; from the last reports if ranks cannot be asked."""
+    """Return the highest ``rss`` and ``mlx_peak`` of all ranks, in bytes; None means unknown.
+
+    Asks the ranks now; uses their last reports if they cannot be asked.
+    """
     told: list[dict[str, int]] = _quietly(cluster, MEMORY) or []
     said = [{"rss": rank.rss, "mlx_peak": rank.mlx_peak} for rank in snapshot.ranks]
     return {

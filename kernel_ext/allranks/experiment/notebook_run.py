@@ -37,7 +37,7 @@ class NotebookOutcome:
 
 
 def source_of(path: Path) -> str:
-    """Short checksum of what a notebook runs; its parameters and outputs do not count."""
+    """Short checksum of a notebook's code cells, without their outputs and without cells tagged ``parameters``."""
     cells = [cell for cell in _read(path).cells if cell.cell_type == "code" and "parameters" not in _tags(cell)]
     return hashlib.sha1("\n\n".join(cell.source for cell in cells).encode()).hexdigest()[:8]
 
@@ -55,7 +55,10 @@ def check_parameters(path: Path, runs: Sequence[Run]) -> None:
 
 
 def execute(path: Path, parameters: Mapping[str, object], place: Path, timeout: float | None) -> NotebookOutcome:
-    """Run a notebook in the folder where it is, and save it with its outputs as ``notebook.ipynb`` in `place`."""
+    """Run a notebook in the folder where it is, and save it with its outputs as ``notebook.ipynb`` in `place`.
+
+    `timeout` is in seconds; None means no limit.
+    """
     import nbformat
     from jupyter_client.kernelspec import KernelSpecManager
     from nbclient import NotebookClient
@@ -116,7 +119,7 @@ def _read(path: Path) -> NotebookNode:
     from papermill.iorw import load_notebook_node
 
     notebook: NotebookNode = load_notebook_node(str(path))
-    # Ranks run Python, and so does the notebook; papermill insists on reading the language there.
+    # Ranks run Python, and so does the notebook; papermill needs the language in the kernelspec.
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return notebook
 

@@ -1,4 +1,4 @@
-"""The record of an experiment: a folder with one folder for each run, and the table made of them.
+"""The saved runs of an experiment: a folder with one folder for each run, and the table made of them.
 
 ``run.json`` in a run's folder is written atomically when the run is over, and marks it as finished: such runs are
 not repeated when the experiment is resumed. To repeat a run, remove its folder.
@@ -53,7 +53,7 @@ class RunRecord:
         return self.folder / run.folder
 
     def begin(self, run: Run) -> int:
-        """Note that the run begins; return how often it has begun, this time included."""
+        """Note that the run starts, and remove its earlier entry; returns how often it has started, including now."""
         place = self.place(run)
         place.mkdir(exist_ok=True)
         (place / "run.json").unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class RunRecord:
         return _entry(self.place(run) / "run.json")
 
     def entries(self, order: Sequence[Run]) -> list[Entry]:
-        """Return all finished runs: those in `order` first, then runs of earlier grids in the order of their start."""
+        """Return the entries of finished runs: runs in `order` first, then runs of earlier grids by their start."""
         first = [run.folder for run in order]
         there = {path.parent.name: entry for path in sorted(self.folder.glob("*/run.json")) if (entry := _entry(path))}
         others = sorted((name for name in there if name not in first), key=lambda name: str(there[name].get("at", "")))
@@ -84,7 +84,7 @@ class RunRecord:
 
 
 def written(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make a file that then replaces `path` atomically, also if power is cut."""
+    """Have `write` make a file, which then replaces `path` atomically, even if the power fails."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     write(draft)
     with open(draft, "rb") as file:
@@ -129,7 +129,7 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def plain_columns(table: pandas.DataFrame) -> pandas.DataFrame:
-    """Return the table with columns of mixed or other objects as text, since a Parquet column has one type."""
+    """Return the table with text in columns of mixed types or of objects such as lists: Parquet needs one type."""
     plain = table.copy()
     for name in plain.columns:
         if str(plain[name].dtype) != "object":

@@ -25,9 +25,9 @@ from .function_run import Function
 
 OPTIONS = {"fresh": "true or false", "repeat": "a whole number", "timeout": "seconds", "busbw": "true or false"}
 KEYS = {**dict.fromkeys(("name", "function", "notebook", "folder"), "a text"), "grid": "a table", **OPTIONS}
-"""What each key takes, in words."""
+"""Maps each key to the kind of value that it takes, in words."""
 TYPES = {"a text": (str,), "a table": (dict, list), "true or false": (bool,), "a whole number": (int,)}
-"""The types of TOML that these words stand for; numbers otherwise."""
+"""Maps these words to Python types; other words stand for a number."""
 SHOWN = 60
 """Maximum characters of a value in the printed table."""
 
@@ -73,9 +73,10 @@ def _function(path: Path, told: str) -> Function:
 
 
 def main(file: str, again: str | None) -> int:
-    """Run what has not finished yet, print the results, and return the exit code.
+    """Run the unfinished runs of the experiment in `file`, print the results, and return the exit code.
 
-    1 if a run failed, 2 if nothing could be run, 130 after Ctrl-C.
+    The exit code is 1 if a run failed, 2 if nothing could be run, and 130 after Ctrl-C. For `again` see
+    `Experiment.run`.
     """
     try:
         experiment = read(Path(file))

@@ -1,4 +1,4 @@
-"""The worlds on which an experiment's functions run: one at a time, new for each run or reused while it fits."""
+"""The worlds on which an experiment's function runs: one at a time, new for each run or reused if it fits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .notebook_run import NotebookOutcome
 
 
 class Worlds:
-    """Holds the world of the current run; one at a time."""
+    """Brings up, holds and ends the world of the current run."""
 
     def __init__(self, fresh: bool, measure: bool) -> None:
         self._fresh, self._measure = fresh, measure
@@ -23,7 +23,10 @@ class Worlds:
         self._busbw: float | None = None
 
     def enter(self, run: Run) -> tuple[NotebookOutcome, float]:
-        """Bring up the run's world. Return the outcome, with an error if that failed, and when this began."""
+        """Bring up the run's world, or reuse the current one.
+
+        Returns the outcome, with an error if that failed, and the `time.monotonic` at which this began.
+        """
         began, outcome = time.monotonic(), NotebookOutcome()
         kept = not self._fresh and self._wanted == run.world and self._usable()
         try:

@@ -255,7 +255,7 @@ def _explained(rank: Rank, _host: str, error: Exception | None) -> str:
 
 
 def _name(found: FoundFile) -> str:
-    """The file's path below the target. Raises CannotCopy if it leads out, which no allranks rank sends."""
+    """The file's path below the target. Raises CannotCopy if it leads out, as no path from a rank of ours does."""
     name = os.path.normpath(os.fsdecode(found.name))
     if os.path.isabs(name) or name.split("/")[0] == "..":
         raise CannotCopy(f"{name} leads out of the folder for what is fetched.")

@@ -28,7 +28,7 @@ SAMPLE = 5
 NEVER = frozenset(
     {".git", ".hg", ".svn", ".allranks", "__pycache__", ".ipynb_checkpoints", "node_modules", ".DS_Store"}
 )
-"""Names that are not sent and not mentioned, like virtual environments."""
+"""Files and folders with these names are neither sent nor mentioned. The same applies to virtual environments."""
 SECRETS = GitIgnoreSpec.from_lines(
     [
         *(".env", ".env.*", "!.env.example", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc", ".npmrc", ".pypirc"),
@@ -58,7 +58,7 @@ class Stamp(NamedTuple):
 
 
 class _Ignore(NamedTuple):
-    """A .gitignore, here or above; paths are matched without their first `cut` characters and after `prefix`."""
+    """A .gitignore in the folder or above it. For matching, `prefix` replaces the first `cut` characters of a path."""
 
     spec: GitIgnoreSpec
     cut: int = 0
@@ -81,7 +81,10 @@ class Contents:
 
 
 class Folder:
-    """At most `limit` bytes of it are sent (None for the default); `include` has patterns as in .gitignore."""
+    """The notebook's folder, of which at most `limit` bytes are sent; None for `LIMIT`.
+
+    `include` has patterns as in .gitignore: a file that matches is sent even if it is ignored, a secret or a notebook.
+    """
 
     def __init__(self, path: Path, limit: int | None = None, include: Sequence[str] = ()) -> None:
         self.path = path
@@ -105,7 +108,7 @@ class Folder:
             )
 
     def scan(self, go_on: Callable[[], None] = lambda: None) -> Contents:
-        """The current contents. Raises UsageError, and what `go_on` raises, which is called often."""
+        """The current contents. Calls `go_on` often, which may raise. Raises UsageError."""
         self.refuse_if_too_much()
         self._forget_if_changed()
         included = GitIgnoreSpec.from_lines(self.include) if self.include else None

@@ -2,8 +2,8 @@
 
 One rank of each host takes part. The hosts form a chain, in the order of the ranks, so that neighbours in a ring stay
 neighbours. Each host pulls blocks from the host before it, over the addresses that the world uses, and passes them on.
-So every link carries the content once, at the same time as the others. If a connection breaks, the two hosts reopen it
-without the notebook, which only asks for their progress and may be disconnected for a while.
+So the content crosses every link once, and all links transfer at the same time. If a connection breaks, the two hosts
+reopen it without the notebook, which only asks for their progress and may be disconnected for a while.
 
 Nothing is put in place before all hosts have everything and their digests equal those of the source.
 """
@@ -91,7 +91,7 @@ class HostShare:
     folder: str
     """The path of the copy."""
     files: int = 0
-    """Number of files that were sent to it."""
+    """Number of files, links and folders that it lacked."""
     nbytes: int = 0
     """Bytes that were sent to it."""
     kept: int = 0
@@ -106,7 +106,7 @@ class HostShare:
 
 @dataclass
 class ShareResult:
-    """The result of a share: its files, and where they lie on each host."""
+    """The result of a share: its files, and their path on each host."""
 
     name: str
     """The name by which `allranks.shared` finds the files."""
@@ -185,7 +185,7 @@ class HeadShare:
         self._ranks, self._go_on, self._shown = ranks, go_on, ranks.monitor.shown_as
         self._transfer, self._key = secrets.token_hex(8), secrets.token_bytes(32)
         self._members = dict[str, int]()
-        """The rank that takes part for each host."""
+        """By host, the rank that takes part for it."""
         for rank in ranks.monitor.ranks:
             if rank.dead is None:
                 self._members.setdefault(rank.host, rank.rank)

@@ -58,7 +58,7 @@ class _There:
     refused: dict[str, tuple[Stamp | None, str]] = field(default_factory=dict)
     """Files that the host kept: the notebook's stamp, and why. Not sent again until the notebook's file changes."""
     leader: str = ""
-    """The host that receives the files, if this host shares its folder."""
+    """The other host that receives the files, if this host shares a folder with it; else empty."""
 
 
 class FileChanged(CannotCopy):
@@ -106,10 +106,10 @@ class FolderSync:
     def bring(
         self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
     ) -> SyncResult:
-        """Send the changes. Raises CannotCopy, and what `go_on` raises.
+        """Send the changes. Raises UsageError, CannotCopy, and what `go_on` raises.
 
-        If it raises before `putting_in_place` is set, no host has changed. `progress` is called with a line before a
-        host gets files for the first time.
+        If it raises before `putting_in_place` is set, no host's files have changed. `progress` is called with a line
+        before a host gets files for the first time.
         """
         for tries_left in reversed(range(TRIES)):
             self.putting_in_place = False

@@ -41,7 +41,7 @@ class SyncResult:
     hosts: Mapping[str, HostSync]
     contents: Contents
     reloaded: Mapping[tuple[int, ...], Sequence[str]] = field(default_factory=dict)
-    """Modules that were reloaded, in this order, by the ranks that had loaded them and whose file changed."""
+    """Maps each group of ranks to the modules that it reloaded, in this order."""
     size: int = 0
     """Number of ranks."""
     removed: Sequence[str] = ()

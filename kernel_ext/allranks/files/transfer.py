@@ -35,7 +35,7 @@ def unsaid(_rank: int) -> str:
 
 
 def batches(parts: Iterable[Part], nbytes: int, size: Callable[[Part], int]) -> Iterator[list[Part]]:
-    """Parts of files in lists, each for one message: of at most `nbytes` bytes, or a single part that has more."""
+    """Yield lists of parts, one per message: at most `nbytes` bytes and `MOST_IN_ONE` parts, or one larger part."""
     batch, room = list[Part](), nbytes
     for part in parts:
         if batch and (size(part) > room or len(batch) >= MOST_IN_ONE):
@@ -131,9 +131,9 @@ class FileTransfer:
     ) -> None:
         """Call `work` with each rank, in a thread of its own, until all are done, one fails, or `go_on` raises.
 
-        Shows for each rank how many of its `nbytes` it has moved, followed by `done` ("sent", for instance), or else
-        its `line`. Raises CannotCopy with a line for each failure, or another error that `work` raised. May be called
-        only once for each transfer.
+        Shows for each rank its `line`, if given, or how many of its `nbytes` it has moved, followed by `done` ("sent",
+        for instance). Raises CannotCopy with a line for each failure, or another error that `work` raised. May be
+        called only once for each transfer.
         """
         self._moved = dict.fromkeys(nbytes, 0)
 
@@ -192,7 +192,7 @@ class FileTransfer:
 
 
 def _raise_all(errors: Sequence[BaseException]) -> None:
-    """Raise the first error that is no CannotCopy, or one CannotCopy for all, of their type if all have the same."""
+    """Raise the first error that is not a CannotCopy; else one CannotCopy for all, of their class if it is the same."""
     errors = [error for error in errors if not isinstance(error, _Stopped)]
     if others := [error for error in errors if not isinstance(error, CannotCopy)]:
         raise others[0]

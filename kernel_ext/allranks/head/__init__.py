@@ -1,4 +1,4 @@
-"""The state of the ranks and what acts on it: stalls, consistency checks, forming, healing, unblocking.
+"""The state of the ranks, and the code that acts on it: stalls, consistency checks, forming, healing, unblocking.
 
 Runs in: the notebook's kernel, next to the code that displays things.
 Called by: ``cluster`` and the subpackages of single verbs (``discovery``, ...); ``notebook`` reads its state.

@@ -2,6 +2,6 @@
 
 Runs in: the host process (``host``), the ssh login that relays to it (``login_relay``), and a shell's command on the
 host (``clusters_here``).
-Called by: ``python -m allranks.host_process.host``, and the same with the other two.
-May call: ``machine``, ``messages``, and what it needs of ``rank`` to fork ranks.
+Called by: ``python -m allranks.host_process.host``, and likewise ``login_relay`` and ``clusters_here``.
+May call: ``machine``, ``messages``, and the modules of ``rank`` that it needs to fork ranks.
 """

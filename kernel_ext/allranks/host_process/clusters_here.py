@@ -1,4 +1,4 @@
-"""Run from a shell: list this user's clusters that have processes on this machine or, given an id, end that cluster."""
+"""Run from a shell: list this user's clusters on this machine or, given an id, end that cluster's processes here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from allranks.machine.cluster_descriptions import end, hosted_clusters, listed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print JSON: the clusters, or the names of the processes that were ended."""
+    """Print JSON: the clusters, or the names of the processes that were ended.
+
+    `arguments`: ``list`` (the default) or a cluster's id, then further folders to search for descriptions.
+    """
     if arguments and arguments[0] != "list":
         found = hosted_clusters(arguments[1:])
         print(json.dumps([name for each in found if each.cluster == arguments[0] for name in end(each)]))

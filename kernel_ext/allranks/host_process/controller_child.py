@@ -1,8 +1,8 @@
 """ipyparallel's controller as a child of the host process.
 
 Engines and clients only connect to it, and the ranks' state does not depend on it. So if it is killed, it is started
-again at the same addresses with the same keys. If it exits on its own (an address is in use), it is not restarted,
-since it would exit again.
+again at the same addresses with the same keys. If it exits on its own (say, because an address is in use), it is not
+restarted, since it would exit again.
 """
 
 from __future__ import annotations

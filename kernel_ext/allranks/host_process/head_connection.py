@@ -1,7 +1,8 @@
 """The host process's connection to the head: JSON lines over a pipe, or over a connection to its Unix socket.
 
-The head may disconnect and come back, over another connection or as another head. Its requests are numbered, so that a
-request that is sent again after a gap is handled only once. `Present` reports what happened during the gap.
+The head may disconnect and come back over another connection, or another head may connect. The requests of a head are
+numbered, so that a request that is sent again after a gap is handled only once. `Present` reports what happened during
+the gap.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class HeadConnection:
         self.away_since = time.time()
 
     def is_new(self, serial: Serial | None) -> bool:
-        """Whether the request with this number was not handled before; note its number."""
+        """Whether the request with this serial (None: no serial) is new. If so, store the serial."""
         if serial is None:
             return True
         head, number = serial

@@ -2,11 +2,12 @@
 
 It starts the ranks, reports how they ended (which only a parent knows exactly), and ends them with the notebook. It
 exchanges JSON lines over its standard input and output, or over a Unix socket to which a login connects
-(`login_relay`). A head that disconnects may come back: everything is ended when the head's lease has run out, or at
+(`login_relay`). A head that disconnects may come back: everything is ended when the head's lease has expired, or at
 once without a lease.
 
-It uses only the standard library until ranks start. It has one thread, so that on Linux it can import the modules that
-all ranks need and then fork the ranks: four ranks cost one import instead of four.
+It starts with only the standard library and imports other packages when a request needs them, so that it can report a
+missing package. It has one thread, so that on Linux it can import the modules that all ranks need and then fork the
+ranks: four ranks cost one import instead of four.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ from .record_login import write_login
 from .start_processes import EXIT
 
 FORK = sys.platform == "linux"
-"""macOS libraries do not survive a fork without exec."""
+"""Whether ranks are forked: on macOS, libraries do not survive a fork without exec."""
 LOOPBACK_WITHIN = 3.0
 """Timeout, in seconds, for a loopback connection to this host; ranks reach their tunnels over loopback."""
 SAVER_RUNS = 2
@@ -83,7 +84,7 @@ ROOM = 8 << 20
 
 
 class HostProcess:
-    """The host process; `login` is the pid of the sshd through which the head has logged in, if it has."""
+    """The host process. `login` is the pid of the sshd through which the head has logged in; None without a login."""
 
     def __init__(self, login: int | None = None) -> None:
         self._children = Children(self._tell_end)
@@ -104,7 +105,7 @@ class HostProcess:
         self._saver: list[str] = []
         self._saver_says = ""
         self._saver_runs = 0
-        """Attempts to run the saver, including failed starts, but not those that found a cell running."""
+        """Attempts to run the saver, including failed starts, but without attempts that found a cell running."""
         self._saver_ended_at = 0.0
         self._uses = use_environment()
         self._imported = False
@@ -138,11 +139,14 @@ class HostProcess:
             self._say(Trouble(traceback.format_exc()))
 
     def _close_held(self) -> float | None:
-        """Close held sockets that are due, or all if no notebook can unblock neighbours; return seconds to the next."""
+        """Close held sockets that are due or, if no head can unblock neighbours, all sockets of ended processes.
+
+        Returns the seconds until the next sockets are due; None if there are none.
+        """
         return self._holder.close_due(now=self._head.away_since is not None)
 
     def _left(self) -> float | None:
-        """Seconds until the lease is checked again, or None; once it has run out, run the saver or end everything."""
+        """Seconds until the lease is next checked (None: never). If it has expired, run the saver or end everything."""
         away = self._head.away_since
         if away is None or self._lease is None:
             return None
@@ -253,7 +257,7 @@ class HostProcess:
         assert self._directory is not None
         self._lease, self._longer = order.lease, order.longer
         self._saver, self._saver_says = order.saver, order.says
-        if SAVER not in self._children.pids:  # a notebook is connected again
+        if SAVER not in self._children.pids:  # a notebook sent this request, not the saver
             self._saver_runs = 0
         if order.also_remove is not None:
             self._also_remove.add(Path(order.also_remove))
@@ -348,7 +352,10 @@ class HostProcess:
 
 
 def _refuse_if_unable() -> None:
-    """Raise OSError if ranks would hang here: the limit of open files is too low, or loopback connections fail."""
+    """Raise OSError if ranks would hang here, since loopback connections fail or the limit of open files is too low.
+
+    The limit is first raised as far as this process may.
+    """
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files < FILES:
         with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""ipyparallel's controller as one process: schedulers and heartbeat on threads instead of nine processes.
+"""ipyparallel's controller as one process, with its schedulers and heartbeat on threads, instead of nine processes.
 
 Reads its settings as one JSON line from standard input and exits when standard input closes, so it never outlives the
 host process that started it.
@@ -14,8 +14,8 @@ import threading
 import traceback
 from typing import Any
 
-# Only the scheduler's weighted scheme uses numpy, and it works without numpy too (ipyparallel 9.2). This controller
-# uses another scheme, and importing numpy would take a third of its start-up time.
+# Of the scheduler's schemes, only the weighted scheme needs numpy (ipyparallel 9.2). This controller uses another
+# scheme, and importing numpy would take a third of its start-up time.
 sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 
 from ipyparallel.controller import app as controller_app  # noqa: E402
@@ -57,7 +57,7 @@ class Controller(IPController):
         os._exit(0)
 
     def _forget(self, ident: bytes) -> None:
-        """Unregister a dead engine, which cannot do so itself; a request to all engines would wait for it forever."""
+        """Unregister a dead engine, which cannot do so itself: requests to all engines would never return."""
         registering = {engine.ident: engine.id for engine in self.hub.incoming_registrations.values()}
         if (number := self.hub.by_ident.get(ident, registering.get(ident))) is not None:
             self.hub.unregister_engine(ident, {"content": {"id": number}})

@@ -42,7 +42,7 @@ from allranks.messages.host_messages import (
 from allranks.messages.wire import NotUnderstood
 
 ConnectionInfo: TypeAlias = dict[str, Any]
-"""What an engine or client must know to reach ipyparallel's controller: `interface`, and ports by name."""
+"""Settings with which an engine or client reaches ipyparallel's controller: `interface`, ports by name, and keys."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HostGone:
 
     because: str = ""
     code: int = 0
-    """Exit code of this machine's host process, as in `subprocess.Popen.returncode`; 0 for other hosts."""
+    """Exit code of the host process, as in `subprocess.Popen.returncode`; 0 if it is not a child of this process."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class HostBack:
 
 @dataclass(frozen=True)
 class RankLost:
-    """A rank was lost together with the process that its scheduler had started."""
+    """A rank was lost together with its parent process, which the scheduler had started."""
 
     rank: int
     pid: int
@@ -79,7 +79,7 @@ class RankLost:
 HostReport: TypeAlias = HostEvent | HostGone | HostAway | HostBack | RankLost
 OnEvent = Callable[[HostReport], None]
 ANSWER_WITHIN, GONE_WITHIN = 10.0, 8.0
-"""Timeouts, in seconds: for a host process to answer, and to end everything before it is killed itself."""
+"""Timeouts, in seconds: for a host process to answer, and to end everything before it is itself killed."""
 
 
 def unheard(_event: HostReport) -> None:
@@ -97,11 +97,14 @@ class HostEnd:
         self._living: set[int] = set()
         self._ended_pids: set[int] = set()
         self._starting: set[str] = set()
-        """Processes that it was ordered to start and has not yet reported as started, named as in `Present`."""
+        """Names, as in `Present`, of the requested processes that the host process has not yet reported as started."""
         self._answers: dict[int, HostAnswer] = {}
         self._questions = itertools.count(1)
         self.heard_at = {"": time.monotonic()}
-        """When the first event of each type arrived, by its name (`time.monotonic`); ``""``: when this was made."""
+        """The `time.monotonic` at which the first event of each type arrived, by the type's name.
+
+        ``""`` stands for the creation of this object.
+        """
         self.directory = Path()
         """The host process's private folder, on its host."""
         self.engine_info: ConnectionInfo = {}
@@ -113,7 +116,7 @@ class HostEnd:
         self._speaks = True
         """Whether a line that looks like an event comes from the host process; False while a login shell may print."""
         self.trouble = ""
-        """Why the host process could not carry out an order; empty if it could."""
+        """The last error that the host process reported; empty if none."""
         self.ended: HostGone | None = None
         """How the host process ended; None while it runs."""
 
@@ -126,17 +129,18 @@ class HostEnd:
         saver: Sequence[str] = (),
         says: str = "",
     ) -> Callable[[], HostAnswer | None]:
-        """Have ranks outlive this process by `lease` seconds (None: indefinitely), the host process by `longer` more.
+        """Have ranks outlive this process by `lease` seconds (None: no limit), and the host process by `longer` more.
 
         `file` is removed when the host process ends. When the lease has expired, the host process runs the command
         `saver`, whose output goes to the file `says`.
 
-        Returns a function that waits for the confirmation. Until then, the ranks end with the connection.
+        Returns a function that waits for the host's confirmation and returns it; None if it does not arrive in time.
+        Until the host process confirms, the ranks end with the connection.
         """
         return self._ask(Keep(lease, str(file) if file is not None else None, longer, list(saver), says))
 
     def describe(self, order: DescribeCluster) -> None:
-        """Have the host process write down which cluster it belongs to."""
+        """Have the host process write a description of its cluster to a file, for commands in a shell."""
         self._order(order)
 
     def start(self, ranks: Sequence[RankConfig]) -> None:
@@ -145,7 +149,10 @@ class HostEnd:
         self._order(Start(list(ranks)))
 
     def launch(self, command: Sequence[str], env: Mapping[str, str], ranks: Sequence[RankConfig]) -> None:
-        """Start all ranks through a launcher such as mpirun; `{join}` in `command` becomes the file that ranks read."""
+        """Start all ranks through a launcher such as mpirun.
+
+        `{join}` in `command` is replaced by the path of the file from which each rank reads its settings.
+        """
         self._starting.add("launcher")
         join = str(self.directory / "ranks.json")
         self._order(Launch([part.replace("{join}", join) for part in command], dict(env), list(ranks), join))
@@ -165,17 +172,17 @@ class HostEnd:
         return list(answer.ports)
 
     def offer(self, cluster: str, ranks: Sequence[RankConfig]) -> None:
-        """Write the settings of `ranks` where ranks that a launcher starts there find them. Raises CannotStart."""
+        """Write the settings of `ranks` on the host, for ranks that a launcher starts there. Raises CannotStart."""
         if self._answer(Offer(cluster, list(ranks))) is None:
             raise CannotStart(f"{self.name} could not write its ranks' settings.")
 
     def runs(self, pid: int) -> bool:
-        """Whether process `pid` runs on the host; if the host does not answer, whether it is alive."""
+        """Whether process `pid` runs on the host; if the host process does not answer, returns `alive`."""
         answer = self._answer(Runs(pid))
         return self.alive if answer is None else answer.pid == pid
 
     def wait_ended(self, pid: int, within: float) -> bool:
-        """Wait up to `within` seconds for a process that a launcher started to end; returns whether it has."""
+        """Wait up to `within` seconds for a launcher's process `pid` to end; returns whether it has ended."""
         deadline = time.monotonic() + within
         while self.runs(pid):
             if time.monotonic() > deadline:
@@ -184,14 +191,15 @@ class HostEnd:
         return True
 
     def _answer(self, order: HostOrder) -> HostAnswer | None:
-        """Send an order and return its answer; None if the host is away or does not answer in time."""
+        """Send a request and return its answer; None if the host is away or does not answer in time."""
         return None if self.away else self._ask(order)()
 
     def _ask(self, order: HostOrder) -> Callable[[], HostAnswer | None]:
-        """Send an order now, or when the host is reached again.
+        """Send a request now, or when the host is reached again.
 
-        Returns a function that waits for the answer. Orders and answers are matched by number, since an answer may
-        come too late. The function does not wait while the host is away.
+        Returns a function that waits for the answer, and returns None if it does not arrive in time. Requests and
+        answers are matched by number, since an answer may arrive too late. While the host is away, the function
+        returns None at once.
         """
         question = next(self._questions)
         self._order(order, question)
@@ -206,12 +214,12 @@ class HostEnd:
         return answer
 
     def wait_started(self, within: float) -> None:
-        """Wait until every process that was ordered is reported and handled; returns at once if the host is away."""
+        """Wait until all requested processes are reported and handled; returns at once if the host is away."""
         with self._changed:
             self._changed.wait_for(lambda: not self._starting or self._gone.is_set() or self.away, within)
 
     def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
-        """Wait for processes to end; returns the pids that still run, none if the host is away or gone."""
+        """Wait for processes to end; returns the pids that still run, or no pids if the host is away or gone."""
         wanted = set(pids)
         with self._changed:
             self._changed.wait_for(lambda: not wanted & self._living or self._gone.is_set() or self.away, within)
@@ -227,12 +235,12 @@ class HostEnd:
         self._gone.wait(GONE_WITHIN)
 
     def wait_end(self) -> None:
-        """Wait for an `end` in another thread."""
+        """Wait up to `GONE_WITHIN` seconds for an `end` that runs in another thread."""
         self._gone.wait(GONE_WITHIN)
 
     @property
     def away(self) -> bool:
-        """Whether the host is out of reach at the moment; orders are carried out once it is reached again."""
+        """Whether the host is out of reach at the moment; requests are sent once it is reached again."""
         return False
 
     @property
@@ -240,7 +248,7 @@ class HostEnd:
         return not self._gone.is_set()
 
     def log(self) -> str:
-        """The errors that the host process reported; empty if none."""
+        """The last error that the host process reported, and any other output that explains it; empty if none."""
         return self.trouble
 
     def _order(self, order: HostOrder, number: int | None = None) -> None:
@@ -266,7 +274,7 @@ class HostEnd:
                     self._answers[number] = event
                 case Trouble(text):
                     self.trouble = last_line(text)
-                    self._starting.clear()  # the failed order may be their start
+                    self._starting.clear()  # the failed request may be their start
             self._changed.notify_all()
 
     def _catch_up(self, present: Present) -> None:
@@ -296,7 +304,7 @@ class HostEnd:
             self.heard_at.setdefault(type(event).__name__, time.monotonic())
             try:
                 self._hear(event)
-            except Exception:  # this thread must go on, or no death on that host would be noticed
+            except Exception:  # this thread must go on, or no rank's end on that host would be noticed
                 logging.getLogger("allranks").exception("an event of %s could not be handled", self.name)
         return False
 
@@ -318,7 +326,7 @@ def last_line(text: str) -> str:
 
 
 class PipedHost(HostEnd):
-    """A host process that receives orders and sends events as JSON lines over two streams."""
+    """A host process that receives requests and sends events as JSON lines over two streams."""
 
     def __init__(self, name: str, reader: IO[bytes], writer: IO[bytes]) -> None:
         super().__init__(name, unheard)

@@ -1,4 +1,4 @@
-"""The join file: tells processes that a scheduler starts how to reach the notebook. It holds the cluster's keys."""
+"""The join file: tells processes that a scheduler starts how to reach the notebook. Contains a secret, the token."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from allranks.machine.private_files import write_private
 
 
 class JoinSettings(TypedDict, total=False):
-    """The content of the file."""
+    """The content of the join file."""
 
     urls: list[str]
-    """Where the notebook may be reached."""
+    """The URLs at which the notebook may be reached."""
     key: str
     """The public CurveZMQ key of the notebook's end."""
     token: str
@@ -31,7 +31,7 @@ def write_join_file(path: Path, settings: JoinSettings) -> None:
 
 
 def is_join_file(path: Path, token: str | None = None) -> bool:
-    """Whether `path` is a join file, and with `token`, whether it belongs to the cluster with that token."""
+    """Whether `path` is a join file and, if `token` is given, belongs to the cluster with that token."""
     try:
         content = json.loads(path.read_text())
         return "urls" in content and (token is None or content["token"] == token)

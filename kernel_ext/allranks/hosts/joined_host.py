@@ -1,4 +1,4 @@
-"""Processes that a scheduler started and that connected to the notebook; all of a host are one `HostEnd`."""
+"""Processes that a scheduler started and that connected to the notebook. All processes of a host form one `HostEnd`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class JoinedHost(HostEnd):
 
     @property
     def platform(self) -> Platform:
-        """What the host reports it can run, with the CUDA devices of all its tasks if each task sees only its own."""
+        """The platform that the host reports, with the CUDA devices of all its tasks if each task sees only its own."""
         platforms = [Platform(**asdict(task.prepared.platform)) for task in self.tasks if task.prepared is not None]
         seen = max(platform.cuda_devices for platform in platforms)
         return replace(platforms[0], cuda_devices=max(seen, len(self.cuda)) if seen else 0)
@@ -158,7 +158,7 @@ class JoinedHost(HostEnd):
 
 
 def in_rank_order(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks as their launcher numbers them, else in order of arrival with the tasks of a host together."""
+    """The tasks by their launcher's numbers; without numbers, in order of arrival with each host's tasks together."""
     numbers = {task.joins.number for task in tasks}
     if len(numbers) == len(tasks) and None not in numbers:
         return sorted(tasks, key=lambda task: task.joins.number or 0)
@@ -175,7 +175,7 @@ def so_far(here: Sequence[Task], wanted: int | None) -> str:
 
 
 def refuse(tasks: Sequence[Task]) -> None:
-    """Raise CannotStart if a task could not prepare or has other versions than the notebook; names each host once."""
+    """Raise CannotStart if a task could not prepare or has other versions than the notebook; lists each host once."""
     said = {}
     for task in tasks:
         name = task.joins.host
@@ -194,7 +194,7 @@ def replacements(
     spare: Sequence[Task],
     command: str,
 ) -> dict[int, Task]:
-    """The task that replaces each of `hosts` that is gone, by the host's index; assigns no task yet.
+    """Maps the index of each of `hosts` that is gone to the task that replaces it; does not assign the task yet.
 
     Raises CannotStart if there are too few spare tasks; the message names the `command` for the scheduler to run.
     """

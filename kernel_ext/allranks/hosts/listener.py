@@ -1,8 +1,8 @@
-"""Accepts ranks started by a scheduler, whose processes connect to the notebook (`hosts.ssh` logs in to hosts instead).
+"""Accepts ranks started by a scheduler: their processes connect to the notebook (`hosts.ssh` logs in to hosts instead).
 
 There is no host to log in to, so the lifeline and the engines' side of the controller listen on all addresses of this
 machine, for processes that hold the keys of the join file. Each process that connects acts as one host process
-(`allranks.rank.process.join_from_scheduler`): it receives orders and sends events over the lifeline.
+(`allranks.rank.process.join_from_scheduler`): it receives requests and sends events over the lifeline.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Listener:
     """Accepts tasks. `receive` takes the lifeline's messages and passes messages of ranks to `otherwise`."""
 
     def __init__(self, otherwise: Handler, file: Path | None, command: str) -> None:
-        """`command` is what the scheduler is to run; it is empty, and `file` None, if ipyparallel's engines run it."""
+        """The scheduler runs `command`. If ipyparallel's engines start the ranks, it is empty and `file` is None."""
         self._otherwise, self._file, self.command = otherwise, file, command
         self._tasks: dict[str, Task] = {}
         self._changed = threading.Condition()
@@ -50,7 +50,7 @@ class Listener:
         self._closing = False
 
     def open(self, lifeline: Lifeline, token: str, engine: ConnectionInfo) -> JoinSettings:
-        """Write the join file, which holds the keys, and return its content. Raises UsageError if it cannot."""
+        """Write the join file, if there is one, and return its content. Raises UsageError if it cannot be written."""
         self._lifeline, self._engine = lifeline, engine
         port = lifeline.url.rpartition(":")[2]
         found = [address.partition("/")[0] for address in own_addresses()] or [LOOPBACK]
@@ -150,9 +150,10 @@ class Listener:
     def gather(
         self, count: int | None, timeout: float, progress: Progress, on_event: Callable[[str], OnEvent]
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
-        """Wait for `count` tasks (None: as many as their launcher says); returns each rank's host, and hosts by name.
+        """Wait for `count` tasks (None: as many as the launcher reports); returns each rank's host, and hosts by name.
 
-        Raises CannotStart if they do not join within `timeout` seconds, could not prepare, or have other versions.
+        Raises CannotStart if they do not join within `timeout` seconds, could not prepare, or have other versions, or
+        if `count` is None and their launcher reports no number.
         """
         tasks = in_rank_order(self._wait(count, timeout, progress))
         refuse(tasks)
@@ -191,22 +192,22 @@ class Listener:
     def _ends(
         self, tasks: Sequence[Task], on_event: Callable[[str], OnEvent], taken: Collection[str] = ()
     ) -> dict[str, JoinedHost]:
-        """Make the hosts of `tasks`, by names that are not in `taken`."""
+        """Create the hosts of `tasks`, with names that are not in `taken`."""
         assert self._lifeline is not None
         ends = {}
         for name, members in named(tasks, taken).items():
             ends[name] = JoinedHost(name, members, self._lifeline, self._engine, on_event(name))
         for task in tasks:
-            if task.gone and task.end is not None:  # it was lost before it had a host to report that
+            if task.gone and task.end is not None:  # it was lost before it had a host to report the loss
                 task.end.lost(task, NO_ANSWER)
         return ends
 
     def refill(
         self, hosts: Sequence[Host], ends: Mapping[str, JoinedHost], on_event: Callable[[str], OnEvent]
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
-        """Return `hosts` with gone hosts replaced by tasks that joined since, and all living hosts by name.
+        """Return `hosts`, in which hosts that joined since replace gone hosts, and all living hosts by name.
 
-        Raises CannotStart if too few have joined, since only the scheduler can start tasks; spare tasks keep waiting.
+        Raises CannotStart if too few tasks joined, since only the scheduler can start tasks. Spare tasks keep waiting.
         """
         living = {name: end for name, end in ends.items() if end.alive}
         with self._changed:

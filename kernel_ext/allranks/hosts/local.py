@@ -30,12 +30,14 @@ CONTROLLER_PORTS = {
     "client": ("registration", "control", "mux", "task", "iopub", "notification", "broadcast"),
 }
 CONTROLLER_RANGE = range(14_000, 20_000)
-"""Below the system's ephemeral ports, since an outgoing connection could take one before the controller binds it, and
-apart from the ring's ports, which are chosen before the controller has bound its own."""
+"""Range of the controller's ports. They are below the system's ephemeral ports, since an outgoing connection could take
+one before the controller binds it. They are apart from the ring's ports, which are chosen before the controller has
+bound its own."""
 LONGEST = 90
-"""Limit, in characters, for a folder's path to which a socket's name can be added."""
+"""Limit, in characters, for the path of a folder to which a socket's name is added."""
 HEARTBEAT_MS = 1000
-"""ipyparallel counts an engine as registered after its first heartbeat; ranks report readiness over the lifeline."""
+"""Milliseconds between two heartbeats of the controller. ipyparallel counts an engine as registered after its first
+heartbeat; ranks report readiness over the lifeline."""
 
 
 class LocalHost(PipedHost):
@@ -59,7 +61,7 @@ class LocalHost(PipedHost):
         """Start a host process. Raises OSError, or ZMQError, if this machine lacks a resource that it needs.
 
         With `shared`, ranks on other hosts connect to the controller, at the address `listen`. With `forks`, the host
-        process is to start ranks.
+        process imports the modules of its ranks at once.
         """
         directory = Path(tempfile.mkdtemp(prefix=f"allranks-{name}-"))  # 0700
         try:
@@ -151,7 +153,7 @@ def _controller_settings(
     encrypt them. So on one machine the controller listens on Unix sockets in the private folder. With engines on other
     hosts, or if the folder's path is too long for sockets, it uses CurveZMQ on ports, which is slower: a plain client
     pushes large values at a fifth of the speed, and more often misses output of code that it runs in its first
-    milliseconds (8 times of 40 instead of once, on a busy machine).
+    milliseconds (8 times out of 40 instead of once, on a busy machine).
     """
     key = secrets.token_hex(32)
     names = [(side, port) for side, ports in CONTROLLER_PORTS.items() for port in ports]

@@ -14,9 +14,10 @@ class HostNetwork:
     """The network as a host reports it."""
 
     own: Sequence[str]
-    """Its IPv4 addresses with their networks, ``10.0.0.3/24``."""
+    """Its IPv4 addresses with their networks, such as ``10.0.0.3/24``."""
     used: str | None = None
-    """The address at which the notebook's connection arrived; behind a proxy or over IPv6 it is not in `own`."""
+    """The address at which the notebook's connection arrived; None if unknown. Behind a proxy or over IPv6 it is not in
+    `own`."""
 
 
 def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
@@ -56,7 +57,7 @@ def shared_networks(hosts: Mapping[str, HostNetwork]) -> list[dict[str, str]]:
 def _as_used(
     there: Mapping[str, str], own: Mapping[str, Sequence[IPv4Interface]], hosts: Mapping[str, HostNetwork]
 ) -> dict[str, str]:
-    """Replace the address of each host that has several on that network by the one that its connection used."""
+    """For each host with several addresses on that network, choose the address that its connection used."""
     chosen = dict(there)
     for name, told in hosts.items():
         network = next(each.network for each in own[name] if str(each.ip) == there[name])

@@ -20,7 +20,7 @@ ALL_WITHIN = 3.0
 SPAWN_WITHIN = 20.0
 """Timeout, in seconds, for an engine to start a process."""
 _spawned: list[subprocess.Popen[bytes]] = []
-"""On an engine: the joining processes that it started."""
+"""On an engine: the processes that it started to join the cluster."""
 
 
 def spawn_on_engines(
@@ -53,7 +53,7 @@ def spawn_on_engines(
 
 
 def spawn(settings: Mapping[str, object]) -> int:
-    """Start a joining process, on an ipyparallel engine; it ends with that engine. Returns its pid."""
+    """On an ipyparallel engine: start a process that joins the cluster and ends with the engine. Returns its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", "allranks.rank", "--join", "-"],
         stdin=subprocess.PIPE,

@@ -28,7 +28,7 @@ from .ssh.many_logins import reach
 from .ssh.remote import RemoteHost, SavedHost
 
 CONTROLLER_STAYS = 7 * 86400.0
-"""Extra seconds that the controller stays: it cannot know whether ranks on other hosts still run a cell."""
+"""Extra seconds that the controller keeps running: it cannot know whether ranks on other hosts still run a cell."""
 
 
 class Hosts:
@@ -114,7 +114,7 @@ class Hosts:
             wait()
 
     def saved(self) -> dict[str, SavedHost]:
-        """By name, what another head needs to log in again to each ssh host."""
+        """By name of each ssh host, the information with which another head can log in to it again."""
         return {name: end.saved() for name, end in self.others.items() if isinstance(end, RemoteHost)}
 
     def log_in_again(self, hosts: Sequence[Host], saved: Mapping[str, SavedHost], within: float) -> None:
@@ -138,7 +138,7 @@ class Hosts:
     # What hosts report about themselves.
 
     def with_addresses(self, hosts: Sequence[Host]) -> list[Host]:
-        """Return `hosts` with each one's CUDA devices, and an address for each that has none but must be reachable."""
+        """Return `hosts` with their CUDA devices and, unless all are local, with an address for each that has none."""
         counts = Counter(host.name for host in hosts)
         devices = {host.name: self._devices(host, counts[host.name]) for host in hosts}
         if all(host.local for host in hosts):
@@ -196,10 +196,10 @@ class Hosts:
         return replace(end.platform, other_python="" if python == self._settings.python else python)
 
     def worth_naming(self, backend: str, *, rdma: bool) -> bool:
-        """Whether to advise a backend that can run here.
+        """Whether to advise `backend`, which can run here.
 
-        A backend that needs RDMA, such as JACCL, is advised only with `rdma`; a launched backend, such as MPI, not if
-        a scheduler starts the ranks.
+        A backend that needs RDMA, such as JACCL, is advised only with `rdma`. A launched backend, such as MPI, is not
+        advised if a scheduler starts the ranks.
         """
         runtime = get_backend(backend)
         return (rdma or runtime.needs != "rdma") and (self.listener is None or runtime.launcher == "engines")

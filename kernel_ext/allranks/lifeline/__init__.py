@@ -1,4 +1,4 @@
-"""The lifeline, the connection of the notebook and each rank: both ends, and how messages get over it.
+"""The lifeline, the connection between the notebook and each rank: both ends, and the delivery of messages.
 
 It works while the rank's main thread is blocked.
 

@@ -1,4 +1,4 @@
-"""The connections of the notebook's end: the connection of each message, and which connections have ended.
+"""The connections of the notebook's end: over which one each message arrived, and which have ended.
 
 ZeroMQ identifies a connection by its descriptor, both with a message and in the event of its end. The system may reuse
 the descriptor for another connection before the event is read: if a notebook was stopped for minutes, many connections

@@ -24,7 +24,7 @@ class _Sent(NamedTuple):
 
 
 class Deliveries:
-    """Cells not yet begun. `add` and `told` may be called from any thread, the rest from the lifeline's thread."""
+    """Cells not yet begun. `back` and `begun` are called in the lifeline's thread, the other methods in any."""
 
     def __init__(self, send: Callable[[str, Request], None]) -> None:
         """`send` sends a request to the rank with that uuid."""

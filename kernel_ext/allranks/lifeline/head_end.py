@@ -58,7 +58,7 @@ class Lifeline:
     _is_stopped: Callable[[str], bool]
 
     def __init__(self, token: str, *, url: str = "tcp://127.0.0.1:*", keys: tuple[str, str] | None = None) -> None:
-        """Bind to `url`; `keys` are the public and secret CurveZMQ key, by default new ones.
+        """Bind to `url`; `keys` are the public and the secret CurveZMQ key; by default, a new pair.
 
         Raises zmq.ZMQError if the address is in use.
         """
@@ -76,7 +76,7 @@ class Lifeline:
         self._greeted: dict[bytes, Connection] = {}
         """The connection of each rank's last hello: only messages on it are handled."""
         self._routes: dict[bytes, bytes] = {}
-        """The routing ids of these connections."""
+        """The routing id of each rank's connection in `_greeted`."""
         self._unknown: dict[bytes, Connection] = {}
         """The last connection on which each rank sent a message without a hello, and was asked for a hello."""
         self._ended_at: dict[bytes, float] = {}
@@ -103,7 +103,8 @@ class Lifeline:
     ) -> None:
         """Start to handle messages of ranks.
 
-        `is_stopped` says whether a rank's process is known to be stopped, so that it cannot answer.
+        `on_gone` is called with the uuid of each rank whose connection has ended. `is_stopped` says whether a rank's
+        process is known to be stopped, so that it cannot answer.
         """
         self._on_message, self._on_gone, self._is_stopped = on_message, on_gone, is_stopped
         self._thread.start()
@@ -124,7 +125,7 @@ class Lifeline:
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
 
     def execute(self, uuid: str, code: str, cell: CellRequest, after: Sequence[str] = ()) -> None:
-        """Send a cell to a rank, again if it gets lost; it runs `after` these requests of ipyparallel's client."""
+        """Send a cell to a rank, and again if it gets lost. The rank first runs ipyparallel's requests `after`."""
         cell = structs.replace(cell, sender=self._sender)
         request = RunCell(code, to_builtins(cell), tuple(after))
         self._deliveries.add(uuid, cell.number, request)
@@ -144,7 +145,7 @@ class Lifeline:
         return future
 
     def moved(self, uuid: str) -> tuple[int, int]:
-        """Bytes of large messages transferred from and to a rank so far, and their total size."""
+        """Bytes transferred so far of the large messages now under way from and to a rank, and their total size."""
         return transfers.moved if (transfers := self._transfers.get(uuid.encode())) is not None else (0, 0)
 
     def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer] = (), question: int | None = None) -> None:
@@ -152,7 +153,10 @@ class Lifeline:
         self._wake()
 
     def close(self, *, deliver: bool = False) -> None:
-        """Stop listening, with `deliver` only once ranks have begun their cells. Questions get ConnectionError."""
+        """Stop listening; open questions fail with ConnectionError.
+
+        With `deliver`, first wait until the connected ranks have begun their cells, for at most `BEGUN_WITHIN`.
+        """
         if deliver:
             self._deliveries.wait(self._connected)
         self._closing = True

@@ -51,7 +51,7 @@ def _reader_of(question: type[Question[Any]]) -> Reader[Any]:
 
 
 class Questions:
-    """The open questions. `put` may be called from any thread, all other methods from the lifeline's thread."""
+    """The open questions. `put` and `give_up` may be called from any thread, the others from the lifeline's thread."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}

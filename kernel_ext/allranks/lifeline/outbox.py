@@ -117,7 +117,7 @@ def _buffers(message: CommMessage) -> list[tuple[list[str | int], bytes]]:
 
 
 def pack(messages: Sequence[CommMessage]) -> tuple[tuple[CommRow, ...], list[bytes]]:
-    """Convert messages to rows; return these and all their buffers in one list."""
+    """Convert messages to rows; return the rows, and all buffers in one list."""
     rows = tuple(
         CommRow(each.kind, each.comm, to_json(each.data), to_json(each.metadata), len(each.buffers))
         for each in messages

@@ -1,8 +1,9 @@
 """The rank's end of the lifeline: an authenticated, encrypted channel that works while the main thread is blocked.
 
 One ZeroMQ DEALER connects out to the notebook, so no rank listens on a port. CurveZMQ encrypts it, and the first
-message carries the cluster's secret, without which the notebook ignores the peer. ZeroMQ reconnects automatically, also
-to a new notebook at the same address. `on_connect` is called after each connect, and when the notebook asks for it.
+message contains the cluster's secret, without which the notebook ignores the peer. ZeroMQ reconnects automatically,
+also to a new notebook at the same address. `on_connect` is called after each connect, and when the notebook sends
+`Greet`.
 
 A message is one of `messages.requests` or `messages.events`, followed by raw buffers. Messages to the notebook begin
 with the rank's uuid.
@@ -33,7 +34,7 @@ from allranks.messages.wire import Buffer, NotUnderstood, Reader, encode, questi
 from .transfers import CannotHold, Transfers, is_large
 
 AT_ONCE = 64
-"""Most messages received in one turn of the loop: parts of a large value may arrive as fast as they are received."""
+"""Maximum number of messages received in one turn of the loop: parts of a large value may arrive without a pause."""
 SOON = 0.002
 """Seconds that a message may wait, so that the beginning, output and end of a short cell leave together."""
 AFTER_TROUBLE = 0.2
@@ -50,7 +51,10 @@ class _Queued(NamedTuple):
 
 
 class RankLifeline:
-    """Owns the socket; `send` may be called from any thread, the callbacks run in the lifeline's own thread."""
+    """Owns the socket; `send` may be called from any thread, the callbacks run in the lifeline's own thread.
+
+    `on_tick` returns the seconds until it must be called again; it is called earlier if something happens.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class RankLifeline:
         os.set_blocking(self._wake_read, False)
         self._woken = False
         self._looks_at = math.inf
-        """When `on_tick` is called next if nothing happens before; infinity while the thread is not waiting."""
+        """The `time.monotonic` at which `on_tick` is called at the latest; infinity while the thread is not waiting."""
         self._soon = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)

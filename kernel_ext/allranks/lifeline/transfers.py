@@ -24,7 +24,7 @@ WINDOW = 16
 
 
 class CannotHold(Exception):
-    """The buffers of `message` could not be received; `question` is the number of the question it asks or answers."""
+    """The buffers of `message` could not be received; `question` is the number of its question, or None."""
 
     def __init__(self, message: bytes, question: int | None, text: str) -> None:
         super().__init__(text)
@@ -158,7 +158,7 @@ class Transfers:
             self._go_on(number, outgoing)
 
     def drop(self, is_unwanted: Callable[[int | None], bool]) -> None:
-        """Stop sending the messages for which `is_unwanted` is true of the number of their question, or None."""
+        """Stop sending each message for which `is_unwanted`, given its question's number or None, returns True."""
         for number, outgoing in list(self._outgoing.items()):
             if is_unwanted(outgoing.question):
                 del self._outgoing[number]
@@ -178,7 +178,7 @@ class Transfers:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes of the current transfers that have been transferred, and their total. May be called from any thread."""
+        """Bytes transferred so far in the current transfers, and their total size. May be called from any thread."""
         out, into = list(self._outgoing.values()), list(self._incoming.values())
         sent = sum(each.sent - each.under_way * CHUNK for each in out)
         received = sum(each.received for each in into)

@@ -1,6 +1,6 @@
 """The machine this process runs on: its addresses, ports, private files, and what it can run.
 
-Runs in: every process of ours; imports no MLX.
+Runs in: every process of allranks; imports no MLX.
 Called by: ``hosts``, ``discovery``, ``rank``.
 May call: nothing of allranks.
 """

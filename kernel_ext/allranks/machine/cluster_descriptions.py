@@ -130,7 +130,7 @@ def _places() -> set[str]:
 
 
 def _read(folder: Path) -> ClusterDescription | None:
-    """Read the description in a folder; None if there is none, or it belongs to another user or machine.
+    """Read the description in a folder; None if it is missing, damaged or copied, or of another user or machine.
 
     Other users may write to /tmp: their files, and copies or links, must not determine which processes are ended.
     """

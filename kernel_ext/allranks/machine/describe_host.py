@@ -21,7 +21,7 @@ COUNT_WITHIN = 5.0
 
 
 def description() -> dict[str, Any]:
-    """The fields of `messages.host_messages.Prepared`: what a remote head must know to start ranks here."""
+    """The fields of `messages.host_messages.Prepared` other than `directory`, for a head on another host."""
     from .addresses import own_addresses
     from .cluster_descriptions import listed
 
@@ -51,7 +51,7 @@ def machine() -> dict[str, object]:
         "available": _available(),
         "cuda_devices": cuda_devices(),
         "mlx": installed("mlx"),
-        # First beside the interpreter, by the path it was started with, as the notebook does.
+        # Look beside the interpreter first, at the path with which it was started, as the notebook does.
         "mpirun": shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun"),
     }
 
@@ -78,7 +78,7 @@ def _named(chosen: str) -> int:
 
 
 def _available() -> dict[str, bool]:
-    """Whether NCCL is available: on Linux, ``mlx-cuda-12`` and ``-13`` provide it, ``mlx-cpu`` does not."""
+    """Whether NCCL is available: only ``mlx-cuda-12`` and ``-13`` have it. Empty if no build of MLX is recognised."""
     if installed("mlx-cuda-12") or installed("mlx-cuda-13"):
         return {"nccl": True}
     return {"nccl": False} if installed("mlx-cpu") or installed("mlx-metal") else {}

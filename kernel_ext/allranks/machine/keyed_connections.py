@@ -27,9 +27,9 @@ NONCE = PROOF = 32
 PROVES_WITHIN = 5.0
 """Timeout, in seconds, for the proof of the other end."""
 MOST = 64
-"""Default maximum of concurrent connections; more than these come from unknown peers."""
+"""Default limit for concurrent connections. Hosts that know the key need fewer; further connections are closed."""
 EVERY = 1.0
-"""Default maximum of seconds between two calls of `tick`."""
+"""Default maximum time, in seconds, between two calls of `tick`."""
 CLOSES_WITHIN = 1.5
 """Seconds to wait until a listener's thread has closed its ports; it may be busy in `tick`."""
 
@@ -160,7 +160,7 @@ def _proof(key: bytes, way: str, first: bytes, second: bytes) -> bytes:
 
 
 def receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytearray:
-    """Receive exactly `count` bytes before the `deadline`. Raises OSError."""
+    """Receive exactly `count` bytes before the `deadline` (None: no deadline). Raises OSError."""
     data = bytearray(count)
     view = memoryview(data)
     while view:

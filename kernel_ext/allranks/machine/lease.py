@@ -1,7 +1,7 @@
 """The lease: how long a host's processes keep running without a head while no rank runs a cell.
 
-A rank without a connection to the head that runs a cell touches a file in its folder. The host process reads the
-file's age, so this needs no connection between the two.
+A rank that runs a cell without a connection to the head touches a file in its folder. The host process reads the
+file's age, so the two need no connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def touch_busy(directory: str | Path) -> None:
 def seconds_left(away_since: float, lease: float, folders: Iterable[Path]) -> float:
     """Seconds until the next check of the lease, at most `LOOK_EVERY`; zero or less if the lease has expired.
 
-    It begins when the head disconnects (`away_since`, by `time.time`), and again with each sign of a cell in `folders`.
+    A lease begins when the head disconnects (`away_since`, by `time.time`), and again with each sign of a running cell
+    in `folders`.
     """
     return min(max(away_since, busy_at(folders)) + lease - time.time(), LOOK_EVERY)
 

@@ -14,13 +14,16 @@ from pathlib import Path
 KEPT_IN = ".allranks"
 """The folder of all environments, in the user's home folder."""
 CURRENT = "current"
-"""The link to the current environment, in the folder of all environments for one environment of the notebook."""
+"""The link to the current environment, in the folder of the environments that match one environment of the notebook."""
 MARK = "allranks-setup.json"
 """A file in each environment, written last, that describes what the environment was created for."""
 
 
 def use_environment() -> int | None:
-    """Lock this environment against removal by `setup`; return the descriptor, or None if `setup` did not create it."""
+    """Lock this environment against removal by `setup`; return the descriptor.
+
+    Returns None if `setup` did not create the environment, or if `setup` is about to remove it.
+    """
     with suppress(OSError):
         descriptor = os.open(Path(sys.prefix, MARK), os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 def model() -> dict[str, str]:
     """The names of the machine and its processor; empty if the system does not report them."""
-    if sys.platform == "darwin":  # not run here
+    if sys.platform == "darwin":  # not tested on macOS
         return {"model": _sysctl("hw.model"), "chip": _sysctl("machdep.cpu.brand_string")}
     chip = ""
     with suppress(OSError), open("/proc/cpuinfo") as file:

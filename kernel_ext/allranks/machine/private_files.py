@@ -126,7 +126,10 @@ def folder_identity(folder: Path) -> str:
 
 
 def last_words(directory: Path, name: str, unread: str = "") -> str:
-    """The end of the log of the process `name`, which contains crash reports and errors of mpirun."""
+    """The crash report in the log of process `name`; without one, the end of the log, such as errors of mpirun.
+
+    `unread` is output that did not reach the log; it is appended to the log's text.
+    """
     kind, _, number = name.partition(" ")
     path = directory / (f"rank-{number}/rank.log" if kind == "rank" else f"{kind}.log")
     try:

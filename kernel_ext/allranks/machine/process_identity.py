@@ -29,7 +29,7 @@ def still_runs(pid: int, since: float) -> bool:
 
 
 def this_machine() -> str:
-    """This machine's name; on macOS, where names may change with the network, its hardware UUID (not run on macOS)."""
+    """This machine's name. On macOS, where names may change with the network, its hardware UUID (not tested there)."""
     if sys.platform == "darwin":
         uuid, wait = ctypes.create_string_buffer(16), (ctypes.c_long * 2)(1, 0)  # at most a second
         if ctypes.CDLL(None).gethostuuid(uuid, wait) == 0:

@@ -48,13 +48,13 @@ class HeldCopy:
     placed: bool = False
     """Whether a share has put all of it in place, and nothing was changed since."""
     state: str = ""
-    """A checksum, equal on hosts with equal copies by names, sizes and times; empty if the copy cannot be read."""
+    """A checksum, equal on hosts whose copies have equal names, sizes and times; empty if the copy cannot be read."""
 
 
 def look_for(typed: bytes) -> tuple[HeldCopy, SharedTree | None]:
     """Find a path, or the id of a repository in the Hugging Face cache, on this host.
 
-    The tree is None if it does not exist or cannot be read.
+    The tree is None if the path or the repository does not exist or cannot be read.
     """
     found, working = find(typed), os.getcwdb()
     if found is None:

@@ -48,7 +48,7 @@ class TreeEntry(msgspec.Struct, array_like=True, frozen=True):
     """A file, a symbolic link, or an empty folder."""
 
     path: bytes
-    """Relative to the folder that contains the shared file or folder; so its first part is the name of the latter."""
+    """Relative to the parent of the shared file or folder, so it begins with the name of that file or folder."""
     mode: int
     """``st_mode`` of `os.stat`."""
     size: int
@@ -113,7 +113,7 @@ def hub_cache() -> bytes:
 
 
 def find(typed: bytes) -> Found | None:
-    """Find what a user typed: a path, or the id of a repository in the Hugging Face cache."""
+    """Find what a user typed: a path, or the id of a repository in the Hugging Face cache; None if neither exists."""
     path, cache = os.path.abspath(os.path.expanduser(typed)), hub_cache()
     if os.path.exists(path):
         for inside in (path, os.path.realpath(path)):
@@ -167,7 +167,7 @@ def listed(path: bytes) -> SharedTree:
 
 
 def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, TreeEntry | str]]:
-    """Yield the path and the entry, or why it is left out. Skips files of unfinished transfers and downloads."""
+    """Yield each path with its entry, or why it is left out. Skips files of unfinished transfers and downloads."""
     with os.scandir(os.path.join(found.parent, folder)) as listing:
         entries = sorted(listing, key=lambda each: each.name)
     if not entries:

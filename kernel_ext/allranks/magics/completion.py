@@ -85,7 +85,7 @@ def _words(
 
 
 def _hosts(world: Cluster | None) -> list[str]:
-    """The hosts of the cluster, and those that ~/.ssh/config names."""
+    """localhost, the hosts of the cluster, and the hosts that ~/.ssh/config names."""
     known = [view.name for view in world.snapshot.hosts] if world is not None else []
     return list(dict.fromkeys(["localhost", *known, *configured_hosts()]))
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 LOOKED_AT = 4 << 20
-"""Most bytes of a pickled variable that are examined before advising to push it."""
+"""Maximum number of bytes of a pickled variable that are examined before advising to push it."""
 
 
 @magics_class

@@ -336,7 +336,7 @@ def parse(parser: Parser, line: str) -> argparse.Namespace | None:
 
 
 def _meant(verb: Parser, options: argparse.Namespace, words: Sequence[str]) -> str:
-    """Suggest what words that `verb` does not take probably meant; empty if that is unknown."""
+    """Suggest what the user probably meant by words that `verb` does not take; empty if that is unknown."""
     known = re.findall(r"--?[a-z][a-z-]*", verb.format_usage())
     if close := difflib.get_close_matches(words[0].partition("=")[0], known, 1):
         return f". Did you mean {close[0]}?"

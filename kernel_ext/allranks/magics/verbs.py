@@ -51,7 +51,7 @@ class Verbs:
     up_with: UpOptions | None
     """The options of the `up` that started the cluster."""
     owes_load: bool
-    """Whether that `up` was to load a saved state, and failed."""
+    """Whether that `up` was asked to load a saved state, and has not loaded it."""
     notifier: Notifier | None
     """Notifies the user of cells of this and later clusters."""
 
@@ -116,7 +116,10 @@ class Verbs:
         self._load_as_up_asks(options)
 
     def _load_as_up_asks(self, options: argparse.Namespace) -> None:
-        """Load, unless the ranks were up already, and the `up` that started them did not fail to load."""
+        """Load the state that ``--load`` names, unless the ranks were up already.
+
+        If the `up` that started them failed to load, load it nevertheless.
+        """
         if options.load is None or not self.owes_load:
             _say_not_loaded(options)
             return
@@ -139,7 +142,7 @@ class Verbs:
         return self.up_with is not None and not self._other_than_up(cluster, asked)
 
     def _other_than_up(self, cluster: Cluster, asked: UpOptions) -> dict[str, object]:
-        """The current values of options that `asked` sets differently, both from the first `up` and from now."""
+        """The current value of each option that `asked` sets neither as the first `up` did nor to its current value."""
         now = _as_it_is_now(cluster)
         with_up = vars(asked if self.up_with is None else self.up_with)
         return {
@@ -534,7 +537,7 @@ def _say_times(cluster: Cluster, options: argparse.Namespace) -> None:
 
 
 def _run_names(words: Sequence[str]) -> list[str]:
-    """The runs that the words name: ``run 3`` is one of them, without quotes, too."""
+    """Group words into names of runs: ``run 3`` is one name, even without quotes."""
     names, left = list[str](), list(words)
     while left:
         name = left.pop(0)

@@ -37,7 +37,7 @@ class RankConfig:
     lease: float | None = 0.0
     """Seconds that an idle rank outlives the notebook; None for no limit."""
     holder: int | None = None
-    """Descriptor for sending the host process what must outlive the rank (see `rank.world.held_sockets`)."""
+    """Descriptor over which the rank gives its sockets to the host process to hold (see `rank.world.held_sockets`)."""
     shared_memory: str | None = None
     """Folder for the shared memory of Open MPI's ranks, removed with the cluster; None for Open MPI's default."""
 
@@ -59,14 +59,14 @@ class Prepare:
 
 @dataclass
 class Keep:
-    """Keep running without a head, so that another head can attach. Before this request, all ends with the head."""
+    """Keep running without a head, so that another can attach. Before this request, everything ends with the head."""
 
     lease: float | None
     """Seconds to keep running while no head is connected and no rank runs a cell; None for no limit."""
     also_remove: str | None = None
     """A file to remove with the directory."""
     longer: float = 0.0
-    """Seconds that this host process outlasts the lease, which also limits ranks on other hosts."""
+    """Seconds that this host process stays beyond the lease, until ranks on other hosts are saved or have ended."""
     saver: list[str] = field(default_factory=list)
     """The command to run when the lease expires: it attaches, saves the variables, and ends the cluster."""
     says: str = ""
@@ -85,8 +85,8 @@ class DescribeCluster:
     hosts: list[str]
     """The hosts with ranks, by their names in the notebook."""
     logins: dict[str, str]
-    """Maps each host that the notebook has logged in to, also if no rank is left there, to its interpreter; without the
-    hosts of a scheduler."""
+    """Maps each host that the notebook has logged in to (even if no rank is left there) to its interpreter. Hosts of a
+    scheduler are not included."""
     host: str
     """The name of this host in the notebook."""
     notebook: str
@@ -94,7 +94,7 @@ class DescribeCluster:
     python: str
     """The interpreter of the ranks on this host."""
     pids: dict[str, int]
-    """The pids of the ranks on this host, by name: ranks of a launcher are no children of the host process."""
+    """The pids of the ranks on this host, by name: ranks of a launcher are not children of the host process."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ class End:
 
 
 Serial: TypeAlias = tuple[str, int]
-"""The head that sends a request, and the number of the request among those of that head, from 1."""
+"""The head that sends a request, and the number of the request among this head's requests, from 1."""
 HostOrder: TypeAlias = (
     Prepare | Keep | DescribeCluster | Start | Launch | Offer | Signal | Forget | Runs | Ports | Alive | End
 )
@@ -197,7 +197,7 @@ class Prepared:
     python: str
     """The interpreter (``sys.executable``)."""
     left_behind: list[Any] = field(default_factory=list)
-    """Other clusters of this user that run there without a notebook, from `machine.cluster_descriptions.listed`."""
+    """This user's other clusters on the host that have no notebook, from `machine.cluster_descriptions.listed`."""
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ FORMAT_VERSION = 1
 SHARED = "shared.safetensors"
 """The file with the arrays that are equal on all ranks."""
 RUNS = "runs.json"
-"""The file with the runs of the notebook that saved the state, as far as their charts need them."""
+"""The file with the runs of the notebook that saved the state, and the data that their charts need."""
 NO_RUNS = b"[]"
 RANDOM_STATES = {
     "(state of mx.random)": "mlx",
     "(state of random)": "random",
     "(state of numpy.random)": "numpy",
 }
-"""Maps the names of random states among the variables to their keys in `process_state.random_states`."""
+"""Maps the name of each random state among the saved variables to its key in `process_state.random_states`."""
 VERSION = re.compile(r"state-\d{8}-\d{6}-[0-9a-f]{6}")
 """Matches the folder name of one save. The last name in sorted order is the newest save."""
 

@@ -1,7 +1,7 @@
 """The encoding of messages: one of the types of `messages` as MessagePack, followed by raw buffers.
 
-MessagePack is used instead of JSON since a logged loss may be NaN. Data of libraries that no type here can describe (a
-figure, the state of a widget) is sent inside a message as JSON text, for which the libraries designed it.
+MessagePack is used instead of JSON since a logged loss may be NaN. Data of other libraries, such as a figure or a
+widget's state, has no type here: it is sent inside a message as JSON text, for which those libraries designed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NotUnderstood(ValueError):
 
 
 class Reader(Generic[M]):
-    """Decodes messages of one type, or of any type made from a common base."""
+    """Decodes messages of one type, or of any type derived from a common base."""
 
     def __init__(self, kind: type[M]) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(_any_of(kind))
@@ -66,7 +66,7 @@ def from_json(data: bytes) -> JSON:
 
 
 def dict_from_json(data: bytes) -> dict[str, JSON]:
-    """Same as `from_json`, for a dict. Raises NotUnderstood also if the value is no dict."""
+    """Same as `from_json`, for a dict. Raises NotUnderstood also if the value is not a dict."""
     found = from_json(data)
     if not isinstance(found, dict):
         raise NotUnderstood(f"expected a JSON object, got {type(found).__name__}")

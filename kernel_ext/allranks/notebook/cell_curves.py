@@ -1,4 +1,4 @@
-"""Draws the values that a cell logs as a picture in its output, which is also kept in the saved notebook."""
+"""Draws the values that a cell logs as a picture in the cell's output, which is also kept in the saved notebook."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CellCurves:
             self._reached.popleft()
 
     def due(self, *, ended: bool = False) -> dict[str, object] | None:
-        """Return a bundle with the picture and a line of text; None if nothing is to be drawn now."""
+        """Return a bundle with the picture and a line of text; None if there is nothing to draw now."""
         began = time.monotonic()
         if len(self._steps) < FEWEST_STEPS or not (ended or (self._changed and began >= self._next)):
             return None
@@ -124,20 +124,20 @@ class CellCurves:
         return [past for past in runs if past.run is None or not past.run.hidden]
 
     def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
-        """The last runs, not hidden, that logged these names up to steps beyond the first one here; newest last."""
+        """The last runs, not hidden, that logged these names and went beyond this run's first steps; newest last."""
         runs = self._shown_runs(bands)
         return [past for past in runs if all(past.bands[each.name].steps[-1] > each.steps[0] for each in bands)][
             -RUNS_DRAWN:
         ]
 
     def _continued(self, bands: Sequence[Band]) -> PastRun | None:
-        """The last run that this one continues, as after a stop, or a restart from a saved state."""
+        """The last run that this run continues, as after a stop or a restart from a saved state; None if none."""
         runs = reversed(self._shown_runs(bands))
         return next((past for past in runs if all(_go_on(past.bands[each.name], each) for each in bands)), None)
 
     @classmethod
     def remember(cls, run: CellRun) -> None:
-        """Keep a run whose variables were loaded, as the latest: runs that log the same names continue it, if any."""
+        """Make `run`, whose variables were loaded, the latest run, so that a run of the same names can continue it."""
         from allranks_widgets.curve_picture import Drawn
 
         with cls._changing:
@@ -153,7 +153,7 @@ class CellCurves:
             cls._keep(PastRun({band.name: band for band in Drawn.of(curves).bands}, run))
 
     def _labels(self, runs: Sequence[PastRun]) -> list[str]:
-        """Labels of earlier runs next to this run, which say what differs."""
+        """Labels of earlier runs, which say how each differs from this run."""
         run = self._run
         return ["" if past.run is None or run is None else past.run.beside(run) for past in runs]
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .proxy import WidgetProxy
 
 MOST = 1_000
-"""Limit for the comms of one rank, and for those of all ended ranks (a slider has 3, a bar of tqdm 11); beyond it, the
-oldest are closed."""
+"""Limit for the comms of one rank, and for the comms of all ended ranks together; beyond it, the oldest are closed. A
+slider has 3 comms, a bar of tqdm 11."""
 MESSAGES_A_SECOND = 500
 """Limit for all ranks together, since Jupyter's server drops output beyond 1,000 messages a second."""
 SLOWEST = 2.0
@@ -97,7 +97,7 @@ class ProxiedComms:
             self.tell(uuid, PageComms(number, rows), buffers)
 
     def told(self, uuid: str) -> int:
-        """Number of page messages that a process was sent."""
+        """Number of page messages that were sent to a process."""
         return self._told.get(uuid, 0)
 
     def gone(self, uuid: str) -> None:

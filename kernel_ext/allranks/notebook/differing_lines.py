@@ -22,7 +22,7 @@ from .safe_text import plain
 MOST = 500
 """Limit for the lines of one display, since all are sent again when one is added."""
 WIDEST = 32
-"""Limit, in characters, up to which a long line widens its column."""
+"""Maximum width, in characters, to which a long line widens its column."""
 _WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
 
 # CSS cannot indent only the later rows of a wrapped line, so all rows get padding, and the first a negative indent.
@@ -115,7 +115,7 @@ class LineColumns(Display):
                 yield label + text, self._row(ranks, number, f"<b>{label}</b>{html}", stream)
 
     def _row(self, ranks: Sequence[int], number: int, content: str, kind: str) -> str:
-        """HTML of `content` in the columns of `ranks`; in the layout by line, it shows once, and a head not at all."""
+        """HTML of `content` in the columns of `ranks`; in the layout by line, it appears once, and heads are hidden."""
         html, hidden = "", "display:none;" if kind == "head" else ""
         columns = enumerate(map(self.ranks.index, ranks))
         for _, group in groupby(columns, lambda pair: pair[1] - pair[0]):
@@ -127,7 +127,7 @@ class LineColumns(Display):
 
 
 def marked(texts: Sequence[str]) -> list[str]:
-    """Convert texts to HTML with the differing words underlined; none are, if no word is equal in all texts."""
+    """Convert texts to HTML with the differing words underlined, unless no word is equal in all texts."""
     words: list[list[str]] = [_WORD.findall(text) for text in texts]
     head = _alike(words)
     tail = _alike([own[head:][::-1] for own in words])

@@ -29,7 +29,7 @@ Item = dict[str, object]
 
 
 class Screen(Protocol):
-    """Where a cell is shown (`show.Show`)."""
+    """The display of a cell's output (`show_blocks.Show`)."""
 
     def blocks(self, blocks: list[Block]) -> None: ...
     def live_lines(self, lines: dict[int, str]) -> None: ...
@@ -68,7 +68,7 @@ class Watch:
     ) -> None:
         self._snapshot, self._logged = snapshot, logged
         self._dashboards: weakref.WeakKeyDictionary[Viewer, int] = weakref.WeakKeyDictionary()
-        """The position in the logged values that each dashboard has received."""
+        """By dashboard, the position in the logged values up to which it has received them."""
         self._changing = threading.Lock()
         """Held when the feeding thread starts or ends: a dashboard must not be added to a thread that is ending."""
         self._items: deque[Item] = deque(maxlen=KEEP_ITEMS)
@@ -118,7 +118,7 @@ class Watch:
             thread.join(2.0)
 
     def _viewers(self) -> list[Viewer]:
-        """The dashboards still referenced, copied at once as another thread may add one meanwhile (CPython 3.11)."""
+        """The dashboards still referenced. They are copied at once, since another thread may add one (CPython 3.11)."""
         return [viewer for each in self._dashboards.keyrefs() if (viewer := each()) is not None]
 
     def _ends(self, last: bool) -> bool:
@@ -143,7 +143,7 @@ class Watch:
             self._bring(items, refresh, last)
 
     def _bring(self, items: Sequence[Item], refresh: bool, last: bool) -> None:
-        """Send what is new to every dashboard."""
+        """Send every dashboard the snapshot, and new output and logged values. `last`: the cluster is down."""
         snapshot = self._snapshot()
         for dashboard in self._viewers():
             try:

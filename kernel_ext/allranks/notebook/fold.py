@@ -97,10 +97,11 @@ class Fold:
     """Takes each rank's items in order and returns them as blocks; every item appears once, and per rank in order.
 
     Equal items at the heads of all queues make one block. Heads that differ are taken in rank order, one per rank,
-    with equal heads together; of many that all differ, up to `LOOK` per rank are taken together. But if most ranks
-    agree on an item that another rank has further on, the extra items of that rank come first, so that a header printed
-    by one rank does not put the rest out of step. A rank with no items is waited for until the oldest waiting head is
-    ``grace`` seconds old, or ``patience`` if that rank produced output recently.
+    with equal heads together; of a long run of items that all differ, up to `LOOK` per rank are taken together. But if
+    most ranks agree on an item that another rank has further on, the extra items of that rank come first, so that a
+    header printed by one rank does not put the rest out of step. A rank with no items is waited for until the oldest
+    waiting head is ``grace`` seconds old and ``patience`` seconds have passed since the rank's last output (or since
+    the head arrived, if that was earlier).
     """
 
     def __init__(self, ranks: Sequence[int], grace: float | None = None, patience: float | None = None) -> None:
@@ -125,12 +126,12 @@ class Fold:
         return self._due(min(heads), self._missing_since()) if heads else None
 
     def _missing_since(self) -> float:
-        """When any unfinished rank that has no items waiting last sent one."""
+        """The last time that an unfinished rank without waiting items sent one; minus infinity if none did."""
         missing = [queue.fed_at for queue in self._queues.values() if not queue.items and not queue.finished]
         return max(missing, default=float("-inf"))
 
     def _due(self, head: float, missing_since: float) -> float:
-        """Until when a head that arrived at time ``head`` waits for other ranks."""
+        """The time until which a head that arrived at ``head`` waits for other ranks."""
         return max(head + self.grace, min(head, missing_since) + self.patience)
 
     def drain(self, now: float, flush: bool = False) -> list[Block]:

@@ -18,7 +18,7 @@ def shown_in(
 ) -> dict[str, object]:
     """Return the options (see `LocalOptions`) with which a cell is shown below the running cell of `shell`.
 
-    `wait`: the running cell waits for that cell, so that the user can be asked for debugger commands.
+    `wait`: whether the running cell waits for that cell, so that the user can be asked for debugger commands.
     """
     widgets, typing = page_has_widgets(shell), can_ask(shell)
     return {

@@ -23,7 +23,7 @@ def can_ask(shell: object) -> bool:
 
 
 def ask(read: Read, prompt: str, monitor: Monitor, over: Callable[[], bool], deadline: float | None) -> str | None:
-    """Ask the user for a line; returns None once `over` returns true or the deadline has passed.
+    """Ask the user for a line; returns None once `over` returns true or the deadline (`time.monotonic`) has passed.
 
     `over` is evaluated whenever the monitor receives something. Raises KeyboardInterrupt on Ctrl-C. Must be called in
     the main thread.

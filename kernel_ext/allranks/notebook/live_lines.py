@@ -22,7 +22,7 @@ PRE_STYLE = (
 
 
 class LiveArea:
-    """One display that is rewritten in place, and is empty if no line is unfinished."""
+    """A display that is rewritten in place; empty if there is nothing to show."""
 
     def __init__(self, prefix: Callable[[tuple[int, ...]], tuple[str, str]]) -> None:
         self._prefix = prefix
@@ -36,7 +36,7 @@ class LiveArea:
     def want(self, lines: Mapping[int, str], above: Callable[[], Iterable[Block]] = tuple) -> None:
         """Show ``lines`` by rank, equal lines once, below the blocks that ``above`` returns when the area is drawn.
 
-        Draws now if ``PERIOD`` is over, or to show nothing; else a later call draws.
+        Draws now if ``PERIOD`` has passed since the last drawing, or if there is nothing to show; else in a later call.
         """
         self._lines, self._above = dict(lines), above
         self.refresh()

@@ -32,7 +32,7 @@ if ("Notification" in window && Notification.permission === "granted") new Notif
 
 @dataclass(frozen=True)
 class Notifier:
-    """How the user is notified, and of cells of which length. Raises UsageError for an invalid `url`."""
+    """How the user is notified, and how long a cell must take for that. Raises UsageError for an invalid `url`."""
 
     bell: bool = False
     """Ring the terminal's bell, outside of a kernel."""

@@ -1,4 +1,4 @@
-"""Writes the output of ranks: text with the label of its ranks before its lines, the rest as IPython displays it."""
+"""Writes the output of ranks: text with a label that names its ranks, the rest as IPython displays it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Writer:
         self._live = live
         self._has_page, self._has_long_lines, self._hangs = has_page, False, False
         self._terminal = 0 if live or not sys.stdout.isatty() else shutil.get_terminal_size().columns
-        """The terminal's width in characters; 0 if it is not known."""
+        """The terminal's width in characters; 0 if output does not go to a terminal."""
         last = max(ranks, default=0)
         span = f"ranks {last}-{last}" if len(ranks) > 1 else f"rank {last}"
         self._width = max(len(span), len(rank_label(tuple(ranks))))
@@ -189,7 +189,7 @@ def settled(bundle: MimeBundle, has_widget: Callable[[str], bool]) -> MimeBundle
 
 
 def showable(data: Mapping[str, object]) -> dict[str, Any]:
-    """Return ``data`` with its text made safe."""
+    """Return ``data`` with its text made safe; if it is empty, a placeholder."""
     kept = dict(data)
     if "text/plain" in kept:
         kept["text/plain"] = clean(str(kept["text/plain"]))
@@ -223,7 +223,7 @@ def _is_rich(item: Block | Display) -> bool:
 
 
 def _wrapped(line: str, room: int) -> str:
-    """Break `line` into rows of `room` characters, unless it has characters that may not be one column wide."""
+    """Break `line` into rows of `room` characters, unless `room` is small or a character may be wider than a column."""
     if room < NARROWEST or not (line.isascii() and line.isprintable()):
         return line
     return "\n".join(line[at : at + room] for at in range(0, len(line), room))

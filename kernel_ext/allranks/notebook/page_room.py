@@ -40,9 +40,9 @@ class PageRoom:
         self._lines, self._nbytes = LINES if lines is None else lines, NBYTES
         self._full = False
         self._lines_left_out, self._bytes_left_out = Counter[int](), Counter[int]()
-        """Lines and bytes (of text that is here: characters) of each rank that were left out since `conclude`."""
+        """By rank, the lines and bytes left out since `conclude`; text that was sent here is counted in characters."""
         self._last = defaultdict[int, deque[_Line]](lambda: deque(maxlen=LAST))
-        """The last lines of each rank that were left out."""
+        """By rank, the last lines that were left out."""
         self._numbers = count()
 
     def take(self, block: Block) -> Block | None:

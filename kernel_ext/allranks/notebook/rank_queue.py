@@ -61,10 +61,10 @@ class RankQueue:
         self.items: deque[Item] = deque()
         self.finished = False
         self.taken = 0
-        """Number of items taken so far, by which every item has a position that never changes."""
+        """Number of items taken so far. Positions are counted from the first item of all, so they never change."""
         self._fed = 0
         self.fed_at = float("-inf")
-        """When items arrived last."""
+        """When items arrived last; minus infinity if none have."""
         self._arrivals: deque[tuple[int, float]] = deque()
         self.seen: dict[Item, int] = {}
         """The items in sight, each with its last position. May still contain items that were taken."""

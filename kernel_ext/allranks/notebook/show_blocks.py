@@ -38,14 +38,14 @@ class Show:
     """
 
     _displays: ClassVar[dict[tuple[int, str], Display]] = {}
-    """Displays by rank and the id that it uses, over all cells, since a cell may update displays of earlier cells."""
+    """Displays of all cells, by rank and the id that it uses, since a cell may update displays of earlier cells."""
 
     def __init__(self, ranks: Sequence[int], *, live: bool, has_widget: Callable[[str], bool] | None = None) -> None:
         self.live = live
         self._has_widget = has_widget or (lambda _model: False)
         self._ranks, self._has_page = tuple(sorted(ranks)), has_widget is not None
         self._own_lines = Counter[tuple[int, ...]]()
-        """Numbers of lines that not all ranks printed, by the ranks that printed them."""
+        """How many lines only some ranks printed, by the ranks that printed them."""
         self._writer = Writer(ranks, live=live, has_page=self._has_page)
         self._live_area = LiveArea(self._writer.prefix) if live else None
         self._room = PageRoom() if live else None
@@ -134,7 +134,7 @@ class Show:
                 self._add_block(block)
 
     def _add_block(self, block: Block) -> None:
-        if self._room and block.kind == "error":  # summarize before the error, so that the error stays last
+        if self._room and block.kind == "error":  # summarise before the error, so that the error stays last
             self._model += self._room.conclude()
         elif self._room and block.is_printed:
             fitting = self._room.take(block)
@@ -172,7 +172,7 @@ class Show:
             del self._displays[next(iter(self._displays))]
 
     def _forget(self, ranks: Collection[int]) -> None:
-        """Remove the output of ``ranks``; output that they share with other ranks stays for those."""
+        """Remove the output of ``ranks``; output that they share with other ranks stays for the others."""
         if not self.live:
             return
         if any(isinstance(shown, LineColumns) for shown in self._model):
@@ -205,7 +205,7 @@ class Show:
         shown.leave(ranks)
 
     def _update(self, ranks: tuple[int, ...], bundle: MimeBundle) -> None:
-        """Update the displays with the ranks' ids; show a new display for ranks for which that is not possible."""
+        """Update the displays with the ranks' ids; show a new display for ranks whose display cannot be updated."""
         ids = _ids(ranks, bundle)
         named: dict[Display | None, list[int]] = {}
         for rank in ranks:
@@ -226,7 +226,7 @@ class Show:
             self._add_display(tuple(sorted(new)), bundle)
 
     def _split(self, shown: Display, ranks: tuple[int, ...]) -> Display:
-        """Give ``ranks`` a display of their own, before or after the one that the other ranks keep, in rank order."""
+        """Give ``ranks`` a display of their own, before or after the other ranks' display, in rank order."""
         new = Display(ranks, shown.ids, shown.bundle, owner=self)
         shown.ranks = tuple(rank for rank in shown.ranks if rank not in ranks)
         self._register(new)
@@ -260,7 +260,7 @@ class Show:
                 self._model += shown
 
     def _stand_apart(self, lines: Sequence[Block]) -> bool:
-        """Whether ranks differ in ``lines`` and in over `FEW` lines so far, and none printed far more than the rest."""
+        """Whether ranks differ in ``lines`` and in over `FEW` lines so far, but print similar numbers of lines."""
         own = [block for block in lines if block.ranks != self._ranks]
         for block in own:
             self._own_lines[block.ranks] += block.content.count("\n") or 1

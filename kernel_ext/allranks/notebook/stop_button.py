@@ -33,7 +33,7 @@ class Stop:
 
     def __init__(self, *, around: bool = False, in_waits: bool = False) -> None:
         self._around, self._in_waits = around, in_waits
-        """Whether a late stop is raised only while the main thread waits, so that nothing is left half done."""
+        """`_in_waits`: whether a late stop is raised only while the main thread waits, so nothing is left half done."""
         self._over = threading.Event()
         self._again: threading.Thread | None = None
         """Sends the signal repeatedly until it arrives in a wait, or until `noted` ends."""

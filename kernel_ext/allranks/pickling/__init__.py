@@ -1,4 +1,4 @@
-"""Values as buffers, and back: what the notebook and ranks send each other, and what is saved to disk.
+"""Turns values into buffers and back, to send them between the notebook and the ranks, or to save them to disk.
 
 Runs in: the notebook's kernel, and a rank's process.
 Called by: ``cluster``, ``head`` and ``rank``.

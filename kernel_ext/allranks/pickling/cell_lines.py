@@ -1,7 +1,8 @@
-"""The lines of code that a cell has defined, kept with a saved function and shown where it is loaded.
+"""The source lines of functions from cells: saved with the functions, and shown in tracebacks where they are loaded.
 
-Code names its file, and a cell's is ``<In[3]>``. In another kernel that is another cell, whose lines a traceback would
-show. So saved code brings its lines, and gets a file of its own there: ``<In[3] (loaded)>``.
+A code object contains its file name; for code of a cell, this is ``<In[3]>``. In another kernel, another cell has that
+name, and a traceback would show its lines. So code is saved with its lines, and gets a file name of its own when it is
+loaded: ``<In[3] (loaded)>``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class CellLines(NamedTuple):
 
 
 def lines_of(code: types.CodeType) -> CellLines | None:
-    """The lines of code from a cell, none of them if they are not known; None for code of a file."""
+    """The lines of a cell's code, an empty list if Python does not know them; None for code that is not from a cell."""
     if not code.co_filename.startswith("<In["):
         return None
     known, first = _known(code.co_filename) or [], code.co_firstlineno
@@ -34,7 +35,7 @@ def lines_of(code: types.CodeType) -> CellLines | None:
 
 
 def file_for(saved: CellLines) -> str:
-    """The file name for loaded code: its own if this process has these lines there, else a new one with its lines."""
+    """The file name for loaded code: the saved one if this process has the same lines there, else a new one."""
     here = _known(saved.file)
     if saved.lines and here is not None and _part(here, saved) == saved.lines:
         return saved.file
@@ -44,7 +45,7 @@ def file_for(saved: CellLines) -> str:
 
 
 def _add(name: str, saved: CellLines) -> bool:
-    """Add the lines to Python's `linecache`, unless this file has others there."""
+    """Add the lines to this file in Python's `linecache`; return False if it has other lines in their place."""
     known = list(_known(name) or ())
     if any(line.strip() and line != own for line, own in zip(_part(known, saved), saved.lines, strict=False)):
         return False
@@ -66,7 +67,7 @@ def _part(known: list[str], saved: CellLines) -> list[str]:
 
 
 def _numbers(code: types.CodeType) -> Iterator[int]:
-    """The numbers of the lines of a code object, including those of functions inside it."""
+    """The line numbers of a code object and of the functions inside it."""
     yield from (number for _, _, number in code.co_lines() if number is not None)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):

@@ -1,6 +1,6 @@
 """Pickling for checkpoints, which restores views together with the objects that they view.
 
-Values that are sent elsewhere are pickled without these reducers: there, a part of an array should be only that part.
+Values sent to other processes are pickled without these reducers, so that a view of an array is sent without the rest.
 """
 
 from __future__ import annotations

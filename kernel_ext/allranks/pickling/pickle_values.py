@@ -1,4 +1,4 @@
-"""Values between the notebook and the ranks: arrays as raw buffers, the rest with pickle.
+"""Encodes values that the notebook and the ranks send each other: arrays as raw buffers, the rest with pickle.
 
 Both ends are ours and the channel between them is authenticated and encrypted (see `lifeline`), which makes pickle
 acceptable here. Arrays, also inside lists, dicts and objects, are sent as pickle protocol 5 out-of-band buffers: their
@@ -65,10 +65,10 @@ def unpack(buffers: Sequence[Buffer], *, take: bool = False) -> Any:
 
 
 def pack_call(value: object, without: Container[str]) -> tuple[list[Buffer], set[str]]:
-    """Like `pack` for a rank, with the code that functions in the value use from this namespace, for `unpack_call`.
+    """Like `pack` for a rank, for `unpack_call`; adds the code that functions in the value use from this namespace.
 
-    Code means functions, classes and modules, and the code that these use in turn. Left out are data, names in
-    `without`, and code that cannot be sent. Also returns the files of these functions. Raises NotPicklable.
+    Code means functions, classes and modules, and the code that these use in turn. Data, names in `without`, and code
+    that cannot be sent are left out. Also returns the files that define the packed functions. Raises NotPicklable.
     """
     files: set[str] = set()
 
@@ -217,7 +217,7 @@ def _packed(
     """Return one stream of several pickles, which share common objects, followed by the out-of-band buffers.
 
     `each` yields the values; it is called with the pickler, which knows the names that the functions packed so far
-    use. `to_keep`: see `checkpoint_reducers`. `dry` leaves out the content of arrays. Raises NotPicklable, and
+    use. `to_keep` also applies `checkpoint_reducers`. `dry` leaves out the content of arrays. Raises NotPicklable, and
     _LargeEnough beyond `most` bytes.
     """
     buffers: list[Buffer] = []
@@ -281,7 +281,7 @@ class _Pickler(cloudpickle.Pickler):
         if type(obj) is types.CodeType:
             file: str | tuple[Any, ...] = (
                 "" if self.to_compare else obj.co_filename
-            )  # of a cell, IPython's contain the pid
+            )  # IPython's file name of a cell contains the pid
             if self.stored is not None and not self.to_compare and (lines := lines_of(obj)) is not None:
                 file = tuple(lines)
             return _code, (sys.version_info[:2], file, *self.dispatch_table[types.CodeType](obj)[1])
@@ -392,7 +392,7 @@ def array_from_buffer(name: str, shape: Sequence[int], buffer: Buffer) -> Array:
     import numpy as np
 
     plain = np.frombuffer(buffer, dtype="uint16" if name == "bfloat16" else name).reshape(shape)
-    # MLX would make float32 of numpy's float64 unless told not to.
+    # By default, MLX would convert numpy's float64 to float32.
     array = mx.array(plain, dtype=mx.float64) if name == "float64" else mx.array(plain)
     if isinstance(buffer, bytearray):  # MLX has copied it, and the unpickler would keep it until everything is loaded
         del plain

@@ -88,10 +88,10 @@ def _cached_again(function: Callable[..., object], maxsize: int | None, typed: b
 
 
 def _reduced_exception(error: BaseException) -> Reduced | None:
-    """Reduce an exception, which pickle sends as its class and ``args``; its ``__init__`` may take other arguments.
+    """Reduce an exception so that it is restored without calling an ``__init__`` written in Python.
 
-    So an ``__init__`` written in Python is not called again. Restored are ``args``, the attributes, and the cause and
-    context, which pickle drops.
+    pickle would call it with the exception's ``args``, but it may take other arguments. The cause and the context,
+    which pickle drops, are restored, too. Returns None for a class that has its own pickling methods or slots.
     """
     cls = type(error)
     own = ("__reduce__", "__reduce_ex__", "__setstate__")

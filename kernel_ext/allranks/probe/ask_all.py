@@ -28,7 +28,7 @@ BACKENDS = ("ring", "jaccl", "jaccl-ring", "mpi")
 WORLD_WITHIN = 120.0
 """Timeout, in seconds, for a world and all its checks."""
 CLEAR_UP_WITHIN = 15.0
-"""Seconds for ending its ranks."""
+"""Seconds that a world gets to end its ranks after a timeout or Ctrl-C."""
 QUESTIONS_MODULE, CONFORMANCE_MODULE = "allranks.rank.probe", "allranks.probe.conformance"
 
 
@@ -111,7 +111,7 @@ class Probe:
             self._without_answer(group, ProbeAnswer("", "not asked", why))
 
     def _nothing_there(self) -> str:
-        """Why no question on RDMA can be asked; empty if they can."""
+        """Why questions about RDMA cannot be asked; empty if they can."""
         if self._given("library") == "no":
             return "the verbs library does not load"
         return "there are no RDMA devices" if self._given("devices") == "no" else ""

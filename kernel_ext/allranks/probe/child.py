@@ -24,7 +24,7 @@ class Child(Generic[T]):
     """Runs ``python -m MODULE ARGUMENTS...``; `lines` yields its messages, `trouble` says how it failed."""
 
     def __init__(self, kind: type[T], arguments: Sequence[str], within: float, *, grace: float = 2.0) -> None:
-        """`grace` is the time for clean-up after an interrupt, in seconds."""
+        """`within` is the timeout for all messages, `grace` the time for clean-up after an interrupt, in seconds."""
         self._kind, self._within, self._grace = kind, within, grace
         self._command = [sys.executable, "-m", *arguments]
         self.trouble = ""

@@ -1,4 +1,4 @@
-"""``python -m allranks.probe.conformance WORLD``: form this world, run the list on it, and print each line as JSON.
+"""``python -m allranks.probe.conformance WORLD``: form this world, check it, and print each result as a line of JSON.
 
 This is a separate process, so that a crash of a library in the head, such as MLX for CUDA without a driver, ends only
 this process.

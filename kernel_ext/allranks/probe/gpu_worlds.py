@@ -39,7 +39,7 @@ def ask(gpus: Sequence[str], nccl: str) -> list[ProbeAnswer]:
 
 
 def worlds(gpus: int, nccl: str) -> list[ProbedWorld]:
-    """The worlds to form: one rank on each GPU, two ranks if there are more GPUs, and two ranks on one GPU."""
+    """The worlds to form: a rank on each GPU, on each of two GPUs if there are more, and two ranks on one GPU."""
     if not gpus:
         return [ProbedWorld("nccl", "nccl", why_not="there is no NVIDIA GPU (nvidia-smi -L lists none)")]
     if not nccl:

@@ -1,4 +1,4 @@
-"""The machine itself: its description, whether it slept, and whether macOS lets this program reach others."""
+"""The machine itself: its description, whether it slept, and whether macOS lets this program reach other machines."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ def ask_local_network(hosts: Sequence[str]) -> ProbeAnswer:
 
 
 def judged(what: str, code: int, pings: Callable[[], bool]) -> ProbeAnswer:
-    """Judge by the error of a connection: macOS refuses it as unroutable, although ``ping`` is allowed."""
+    """Judge by `code`, the error number of a connection, 0 if it succeeded.
+
+    Without the permission, macOS refuses a connection as unroutable (EHOSTUNREACH), although it allows ``ping``.
+    """
     if code in (0, errno.ECONNREFUSED):
         return ProbeAnswer("local network", "yes", f"{what} answers")
     if not pings():

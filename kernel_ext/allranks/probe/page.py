@@ -1,4 +1,4 @@
-"""The report as a Markdown page, for readers who have never seen one."""
+"""The report as a Markdown page, for readers who have never seen such a report."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _world(checks: Sequence[ProbeCheck]) -> str:
 
 
 def _merged(checks: Sequence[ProbeCheck]) -> list[ProbeCheck]:
-    """Merge the dtypes of an operation that passed into one line."""
+    """Merge the checks of an operation with several dtypes into one if they passed."""
     found: list[ProbeCheck] = []
     for check in checks:
         operation, _, dtype = check.name.rpartition(" ")

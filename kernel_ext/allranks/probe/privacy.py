@@ -27,7 +27,7 @@ _NAMED = re.compile(r"(?<=Local host: )\S+|(?<=\[)[A-Za-z][\w.-]*(?=:\d+\])|(?<=
 
 
 def hider(hosts: Iterable[str]) -> Hide:
-    """The function that replaces names in a text: of `hosts`, this machine, users, paths and addresses."""
+    """A function that replaces the names of `hosts`, this machine and users, and paths and addresses, in a text."""
     given = dict.fromkeys(host.rpartition("@")[2] for host in hosts)
     numbered = {name: f"<host {number}>" for number, name in enumerate(given, 1)}
     own = {name: "<this machine>" for name in (socket.gethostname(), platform.node()) if name}
@@ -37,7 +37,8 @@ def hider(hosts: Iterable[str]) -> Hide:
     ordered = sorted((name for name in named if name and name not in ("localhost", "root")), key=len, reverse=True)
 
     def hide(text: str) -> str:
-        text = _PATH.sub("<path>", text.replace(home, "/home") if home != "/" else text)  # its path may contain spaces
+        # The path of the home folder may contain spaces, which `_PATH` does not match.
+        text = _PATH.sub("<path>", text.replace(home, "/home") if home != "/" else text)
         for name in ordered:
             text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", named[name], text, flags=re.IGNORECASE)
         text = _NAMED.sub("<host>", text)

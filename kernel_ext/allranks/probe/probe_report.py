@@ -40,7 +40,7 @@ class Verdict(Struct, frozen=True):
     macos: str
     """The version of macOS; empty on other systems."""
     listed: bool
-    """Whether this version of allranks already does so on that macOS without the environment variable."""
+    """Whether this version of allranks aborts in place on that macOS even without the environment variable."""
 
 
 class Report(Struct, kw_only=True):
@@ -67,7 +67,7 @@ class Report(Struct, kw_only=True):
 
 
 def as_expected(answer: ProbeAnswer) -> bool:
-    """Whether an answer is as expected; a question that could not be asked counts as such, unless it failed."""
+    """Whether an answer is as expected. "Not asked" also counts as expected, unless the question failed."""
     expected = QUESTIONS[answer.question].expected
     return not answer.failed and (answer.given == "not asked" or expected in (None, answer.given))
 
@@ -75,7 +75,8 @@ def as_expected(answer: ProbeAnswer) -> bool:
 def verdict(answers: Iterable[ProbeAnswer], checks: Iterable[ProbeCheck], macos: str, listed: bool) -> Verdict:
     """Decide whether aborting in place may be enabled.
 
-    That requires every fact in `IN_PLACE`, and a JACCL world that was re-formed without restarting ranks.
+    That requires the answer yes to every question in `IN_PLACE`, and worlds of JACCL that passed all checks and were
+    re-formed without restarting the ranks that were not killed.
     """
     given = {each.question: each.given for each in answers}
     ran = [each for each in checks if each.world in JACCL and each.result != "not available"]

@@ -18,4 +18,4 @@ class ProbedWorld(Struct, frozen=True):
     no_kills: str = ""
     """Why no rank may be killed, as a clause; empty if one may be."""
     why_not: str = ""
-    """Why the world cannot be formed here, as a clause; empty if it may be."""
+    """Why the world cannot be formed here, as a clause; empty if no reason is known."""

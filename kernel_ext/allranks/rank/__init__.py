@@ -1,1 +1,1 @@
-"""The only code that runs inside a rank; it imports nothing from the notebook's side."""
+"""The code of a rank's process; it imports nothing from the notebook's side."""

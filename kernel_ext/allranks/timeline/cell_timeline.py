@@ -18,7 +18,7 @@ from .rank_timeline import RankTimeline, TimelineCall, meetings, rank_timeline, 
 
 @dataclass(frozen=True)
 class Wait:
-    """A collective in which a rank waited for the last one."""
+    """A collective in which a rank waited for the rank that entered last."""
 
     call: TimelineCall
     """The call of the rank that waited longest."""
@@ -82,12 +82,12 @@ class CellTimeline:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first rank's begin to the last rank's end."""
+        """Seconds from the start of the cell on the first rank to its end on the last rank."""
         return max((each.ended for each in self.ranks), default=0.0)
 
     @cached_property  # used several times, and computed from every call of every rank
     def straggler(self) -> str | None:
-        """The rank that others waited for longest, in words."""
+        """A clause on the rank that others waited for longest; None if no collective was timed."""
         timed = {
             each.rank: [call for call in each.calls if call.last is not None and call.ended] for each in self.ranks
         }

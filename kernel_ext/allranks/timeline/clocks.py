@@ -5,7 +5,7 @@ Two kinds of facts bound how far two clocks are apart, and neither needs a guess
 - A question over the lifeline: the rank read its clock after the notebook sent the question and before the notebook had
   the answer (Cristian 1989; the interval of NTP, RFC 5905).
 - A collective that all ranks enter: no rank leaves it before the last rank has entered it, since each result depends on
-  all inputs. So the begin on one host is before the end on every other host (Duda et al. 1987 for messages).
+  all inputs. So the start on one host is before the end on every other host (Duda et al. 1987 for messages).
 
 Each fact has the form "clock i minus clock j is at most d". Their closure (shortest paths) gives the tightest interval
 for each difference; its middle is the offset, and half its width is the error. Ranks on one host share a clock, so they
@@ -97,7 +97,7 @@ def align(hosts: Sequence[str], pings: Sequence[Ping], meetings: Sequence[Meetin
 
 
 Bounds = dict[tuple[str, str], float]
-"""For two hosts, the most seconds by which the first one's clock can be ahead of the second one's."""
+"""For two hosts, the maximum seconds by which the first host's clock can be ahead of the second host's."""
 
 
 def _bounds(hosts: Sequence[str], here: str | None) -> Bounds:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from allranks.lifeline.head_end import Lifeline
 
 ROUNDS = 8
-"""Questions about each host's clock, before the cell and again after it; the quickest answer counts."""
+"""Questions about each host's clock before the cell, and again after it; quick answers give tight bounds."""
 ANSWER_WITHIN = 1.0
 """Timeout, in seconds, for the time of a rank's clock, and for traces if ranks are stuck."""
 TOLD_WITHIN = 10.0
@@ -26,7 +26,7 @@ TOLD_WITHIN = 10.0
 
 
 class Recording:
-    """The recording of one cell: call `begin` before the cell is sent, and `finish` when it is over."""
+    """Collects traces and clock readings of one cell: call `begin` before it is sent, and `finish` when it is over."""
 
     def __init__(self, monitor: Monitor, lifeline: Lifeline, ranks: Sequence[int], about: Mapping[str, object]) -> None:
         self._monitor, self._lifeline, self._ranks, self._about = monitor, lifeline, tuple(ranks), about

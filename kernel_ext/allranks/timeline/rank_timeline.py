@@ -35,7 +35,7 @@ class TimelineCall:
     source: str
     """The text of the line, in whatever file it is."""
     place: str
-    """Location of a line outside the cell: ``In[3], line 2``, ``model.py, line 40``; empty if in it or unknown."""
+    """Location of a line outside the cell: ``In[3], line 2``, ``model.py, line 40``; empty if inside or unknown."""
     asked: float
     began: float | None
     """When its input was computed; None if it was not evaluated at once."""
@@ -45,7 +45,7 @@ class TimelineCall:
     """Seconds that this rank waited for the last rank to enter; None if that cannot be known."""
     transfer: float | None = None
     last: int | None = None
-    """The rank that entered last."""
+    """The rank that entered last; None if that cannot be known."""
 
     def __str__(self) -> str:
         called = str(Collective(self.number, self.op, self.shape, self.dtype, self.nbytes, self.line))
@@ -77,7 +77,7 @@ class RankTimeline:
     """Number of events that were not kept, since there were too many."""
     calls: tuple[TimelineCall, ...]
     evaluations: tuple[tuple[float, float], ...]
-    """The user's own ``mx.eval``: begin and end."""
+    """Start and end of each ``mx.eval`` that the user's code called."""
     marks: tuple[Mark, ...]
 
     @property
@@ -90,7 +90,7 @@ class RankTimeline:
 
 
 def meetings(told: Mapping[int, CellTrace], hosts: Mapping[int, str]) -> list[Meeting]:
-    """The collectives that every rank entered and left; none if all ranks are on one host."""
+    """The collectives that every rank entered and left; empty if all ranks are on one host."""
     if len({hosts[rank] for rank in told}) < 2:
         return []
     by_number: dict[int, dict[int, tuple[float, float]]] = {}
@@ -141,7 +141,7 @@ def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float
 
 
 def with_waits(ranks: Sequence[RankTimeline]) -> tuple[RankTimeline, ...]:
-    """Return `ranks` with the times of calls that all of them recorded split into wait and transfer."""
+    """Split the time of each call that all `ranks` recorded into wait and transfer; returns the new timelines."""
     by_number: dict[int, dict[int, float]] = {}
     for each in ranks:
         for call in each.calls:

@@ -1,6 +1,6 @@
 """A timeline as text, with bars made of characters, and as HTML, with the picture above the tables.
 
-An untrusted notebook drops inline SVG, so the tables have everything that must be known.
+An untrusted notebook drops inline SVG, so the tables have all essential figures.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _joined(call: TimelineCall, came: float) -> float:
     """A moment in this rank's transfer, not before the last rank entered: viewers look for the slice at that moment."""
     began, ended = call.began or 0.0, call.ended or 0.0
     start = min(max(came, began + (call.wait or 0.0)), ended)
-    # Not at the very begin, where Chrome takes the slice that ends there.
+    # Not at the very start, where Chrome takes the slice that ends there.
     return start + min(1e-6, (ended - start) / 2)
 
 

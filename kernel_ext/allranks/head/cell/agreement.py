@@ -36,7 +36,10 @@ class Agreement:
         """The same, as the receiver counts."""
 
     def enter(self, rank: int, entry: LedgerEntry) -> None:
-        """Note that a rank waits at the barrier; once all ranks of the world do, let all enter or none."""
+        """Note that a rank waits at the barrier; once all ranks of the world do, let all enter or none.
+
+        If the cell runs on some ranks only, none may enter.
+        """
         self._entering[rank] = collective(entry)
         if len(self._ranks) < len(self._monitor.ranks):
             absent = [rank for rank in range(len(self._monitor.ranks)) if rank not in self._ranks]
@@ -68,7 +71,7 @@ class Agreement:
             self._sent[rank, each.peer], self._received[each.peer, rank] = each.sent, each.received
 
     def mismatch(self, first: Mapping[int, int]) -> str | None:
-        """Return the first collective on which ranks that are done disagreed, or what had no defined order, in words.
+        """Return how ranks that are done disagreed, or which collectives had no defined order; None if neither.
 
         `first` is, for each rank, the number of the last collective before this cell.
         """
@@ -134,7 +137,7 @@ def _elements(exchange: Collective) -> str:
 
 
 def _no_order(at_once: Mapping[int, EvaluatedAtOnce]) -> str | None:
-    """``ranks 0-1 evaluated all_sum #1 ... and all_sum #2 ... at once, on two streams``."""
+    """``...: ranks 0-1 evaluated all_sum #1 ... and all_sum #2 ... at once, on two streams``; None for no ranks."""
     sides = []
     for each, ranks in alike(at_once).items():
         if each.threads:
@@ -153,9 +156,10 @@ def _different_order(
     swapped: Mapping[int, Sequence[tuple[int, int]]],
     evaluated: Mapping[int, Sequence[int]],
 ) -> str | None:
-    """``rank 0 evaluated all_sum #2 ... before all_sum #1 ...; ranks 1-3 evaluated in call order``.
+    """``...: rank 0 evaluated all_sum #2 ... before all_sum #1 ...; ranks 1-3 evaluated in call order``.
 
-    Collectives that all have `evaluated` are compared first; ranks may agree on another order than that of the calls.
+    First compares the collectives that all ranks have `evaluated`: they may agree on an order that is not that of the
+    calls. None if the orders do not differ.
     """
     seen = {rank: order for rank, order in evaluated.items() if order}
     common = set.intersection(*map(set, seen.values())) if seen else set()

@@ -23,7 +23,10 @@ RECORDS_WITHIN = 0.5
 
 
 class Release:
-    """Called repeatedly while ranks wait: a rank that is unblocked may be missing in the next collective."""
+    """Has missing ranks enter the collectives of one cell in which others wait.
+
+    Call `step` repeatedly while ranks wait: a rank that is unblocked may be missing in the next collective.
+    """
 
     def __init__(
         self,

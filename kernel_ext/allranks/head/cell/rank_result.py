@@ -17,7 +17,7 @@ class RankResult:
 
     rank: int
     ok: bool = False
-    """Whether the cell ran to its end."""
+    """Whether the cell ran to its end, without an error and without being unblocked."""
     error: RemoteError | None = None
     """What the cell raised; for a rank that was unblocked, MLX's error about the abort."""
     dead: str | None = None
@@ -31,9 +31,9 @@ class RankResult:
     settled: int = 0
     """All collectives up to this number were evaluated, as far as is known."""
     lines: int = 0
-    """Lines printed, including those cut."""
+    """Number of lines printed, including lines that were cut."""
     nbytes: int = 0
-    """Characters printed, including those cut."""
+    """Number of characters printed, including characters that were cut."""
     cut: Mapping[str, int] = field(default_factory=lambda: {"lines": 0, "bytes": 0})
     """How many lines and characters were printed but not kept."""
     _text: dict[str, list[str]] = field(init=False, default_factory=lambda: {"stdout": [], "stderr": []})

@@ -57,7 +57,8 @@ class StallWatch:
         hopeless = since_failure is not None and since_failure >= grace
         waiting = [view for view in views.values() if view.state == "waiting"]
         disagree = None if hopeless else self._disagreement(waiting, snapshot)
-        if disagree is None or any(view.state != "waiting" for view in views.values()):  # else it says where all wait
+        # If all ranks wait, the disagreement already says where.
+        if disagree is None or any(view.state != "waiting" for view in views.values()):
             findings += [
                 self._stalled(group, snapshot, ended)
                 for group in _by_place(waiting)

@@ -29,7 +29,7 @@ def together(snapshot: Snapshot, ranks: Sequence[int]) -> Collective | None:
 
 
 def still_for(snapshot: Snapshot) -> float | None:
-    """Seconds in which every rank had a transfer pending and no byte moved; None unless known for all ranks."""
+    """Seconds for which every rank had a transfer pending and no byte moved; None unless known for all ranks."""
     known = [view.stalled for view in snapshot.ranks if view.stalled is not None]
     return min(known) if known and len(known) == len(snapshot.ranks) else None
 

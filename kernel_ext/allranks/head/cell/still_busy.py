@@ -35,9 +35,9 @@ def still_busy(
 ) -> str:
     """``Still busy: rank 1 running line 5: mx.eval(x). A call of MLX or C cannot be interrupted, …``.
 
-    `abortable` says whether blocked collectives of this world are aborted, `aborted` on which ranks one was.
-    `tried_for` is for how many more seconds completing the collectives is tried: infinite if that is not known, None
-    if it is not tried.
+    `abortable`: whether blocked collectives of this world can be aborted; `aborted`: the ranks on which one was.
+    `tried_for`: seconds for which missing ranks will go on entering the collectives to complete them; infinite if the
+    time is not known, None if they do not enter them.
     """
     died = any(view.state == "dead" for view in snapshot.ranks)
 

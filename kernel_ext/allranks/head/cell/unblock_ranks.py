@@ -47,12 +47,15 @@ class Unblocking:
             self._tell(rank, Interrupt(self._cell))
 
     def free(self, ranks: Sequence[int]) -> None:
-        """Unblock these ranks if they wait in a collective; ranks that run other code go on."""
+        """Unblock these ranks if they wait in a collective.
+
+        Ranks that run other code go on, unless collectives cannot be aborted: then they are interrupted, too.
+        """
         self._free(self._outcome.open & set(ranks))
         self.release()
 
     def release(self) -> None:
-        """If collectives cannot be aborted, have missing ranks enter, from now on, those in which others wait."""
+        """If collectives cannot be aborted, let missing ranks enter, from now on, the ones in which others wait."""
         self._watch.stopping = True
         self.releasing = not self._monitor.breakable
 
@@ -86,7 +89,7 @@ class Unblocking:
         return findings
 
     def next_look(self) -> float | None:
-        """Return when ranks that wait for a failed rank are to be unblocked; None if that is not ahead."""
+        """Return when (`time.monotonic`) ranks that wait for a failed rank are unblocked; None if that is not ahead."""
         since = self._outcome.since_failure
         return time.monotonic() + AFTER_FAILURE - since if since is not None and since < AFTER_FAILURE else None
 
@@ -97,7 +100,7 @@ class Unblocking:
             self._tell(rank, Decided(self._cell))
 
     def stuck_in(self) -> str:
-        """Return a sentence about the collective in which all ranks were stuck; empty if they were not."""
+        """Return a space and a sentence about the collective in which all ranks were stuck; empty if they were not."""
         snapshot = self._monitor.snapshot()
         collective, still = together(snapshot, self._watch.ranks), still_for(snapshot)
         if collective is None or still is None or still < STALL_AFTER:
@@ -123,7 +126,7 @@ class Unblocking:
             self._monitor.unblocks_until = until
 
     def _release_waiting(self) -> None:
-        """Have missing ranks enter the collectives in which others wait, so that those return."""
+        """Have missing ranks enter the collectives in which others wait, so that the waiting ranks return."""
         snapshot = self._monitor.snapshot()
         waiting = [rank for rank in self._outcome.open if snapshot.ranks[rank].state == "waiting"]
         if not waiting:

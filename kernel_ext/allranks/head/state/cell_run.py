@@ -82,7 +82,7 @@ class CellRun:
         arguments: Mapping[str, Constant] | None = None,
         on_first: Callable[[CellRun], None] = lambda _run: None,
     ) -> None:
-        """`arguments` are those of the function that the cell calls. `on_first` is called at the first value."""
+        """`arguments`: the arguments of the function that the cell calls. `on_first` is called at the first value."""
         self.number = 0
         """Counts the runs of this process from 1."""
         self.name = ""
@@ -139,13 +139,13 @@ class CellRun:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """What it logged, by name, in the order of the first values."""
+        """The metrics that it logged, by name, in the order of their first values."""
         with self._lock:
             return {name: replace(metric, last=dict(metric.last)) for name, metric in self._metrics.items()}
 
     @property
     def code(self) -> str:
-        """The cell's code, without text that may be secret; the source of a function that was called on the ranks.
+        """The cell's code, or the source of the function called on the ranks, without text that may be secret.
 
         Empty for a cell that an earlier notebook began.
         """
@@ -165,8 +165,8 @@ class CellRun:
     def rows(self) -> list[Row]:
         """Return the values that it logged, oldest first.
 
-        Beyond 100,000 values of a name on a rank, every second one is dropped. The same happens to the largest earlier
-        runs if all runs together have more than 5 million values.
+        Beyond 100,000 values of a name on a rank, every second one is dropped. When a new run begins, the same happens
+        to the largest earlier runs while all earlier runs together have more than 5 million values.
         """
         with self._lock:
             rows = [

@@ -219,7 +219,7 @@ class _Use(NamedTuple):
 
 
 def _uses(node: ast.AST, in_loop: bool) -> Iterator[_Use]:
-    """Yield each use of the cell's variables in a node, in the order of execution, without the bodies of functions."""
+    """Yield uses of the cell's variables in a node, in order of execution, without bodies of functions and classes."""
     parts: list[ast.AST | None] = list(ast.iter_child_nodes(node))
     match node:
         case ast.Name(id=name, ctx=context):

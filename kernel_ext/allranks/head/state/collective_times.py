@@ -1,6 +1,6 @@
 """Divides the time of collectives into transfer and waiting for the last rank.
 
-Of a call that all ranks enter, the last rank did not wait. So the shortest duration is the transfer, and the rest of
+In a call that all ranks enter, the last rank does not wait. So the shortest duration is the transfer, and the rest of
 each rank's own duration is that rank's wait.
 """
 
@@ -50,7 +50,7 @@ class CollectiveTimes:
         self._last: dict[int, int] = {}
         self._waited: dict[int, float] = {}
         self._longest: dict[int, float] = {}
-        """The longest wait for each rank, in one call."""
+        """By rank, the longest time that another rank waited for it in one call."""
         self.calls = 0
 
     def add(self, cell: int, rank: int, calls: Sequence[Timed], ranks: int) -> None:

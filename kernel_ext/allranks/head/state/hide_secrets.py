@@ -22,7 +22,10 @@ quote or the end of the line."""
 
 
 def redacted(text: str, tree: ast.Module, python: str) -> str:
-    """Return the code without strings that may be secret."""
+    """Return the code `text` without strings that may be secret.
+
+    `tree` is the parsed code. In `python`, lines of `text` that are not Python are replaced.
+    """
     lines = [
         (line if line == other else redacted_words(line)).encode()
         for line, other in zip(text.split("\n"), python.split("\n"))
@@ -87,7 +90,7 @@ def _text(key: ast.expr | None) -> str:
 
 
 def redacted_words(text: str) -> str:
-    """Return text that is not Python without values that may be secret."""
+    """Return `text`, which need not be Python, without values that may be secret."""
     parts, end = list[str](), 0
     for name in re.finditer(r"[\w-]+", text):
         if name.start() >= end and SECRET.search(name[0]) and (value := _SET_TO.match(text, name.end())):

@@ -1,4 +1,4 @@
-"""What is known of one rank's process."""
+"""The state of one rank's process, as far as the head knows it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SavedVariables:
 
 @dataclass
 class Rank:
-    """What is known of one rank's process."""
+    """The state of one rank's process, as far as the head knows it."""
 
     rank: int
     host: str
@@ -62,19 +62,19 @@ class Rank:
     seen: int = 0
     """`seq` of the last message of that cell."""
     failed: str | None = None
-    """The error that it raised in its last cell, if it was the cell's own."""
+    """Class name of the error that its last cell raised; None also if the cell was interrupted or unblocked."""
     unblocked: bool = False
     """Whether its last cell ended because its collective was aborted."""
     interrupted: bool = False
-    """Whether its last cell was interrupted, which is no failure; False once any rank gets another cell."""
+    """Whether its last cell was interrupted, which is not a failure; False once any rank gets another cell."""
     dead: str | None = None
     """Why it is dead."""
     entered: int = 0
-    """Number of the last collective it asked for."""
+    """Number of the last shared collective that it called."""
     replaying: bool = False
     """Whether it is entering collectives that it had missed, to unblock others."""
     invalid: tuple[str, ...] = ()
-    """Variables that an aborted collective made invalid, if nobody followed the cell when it ended."""
+    """Variables that an aborted collective made invalid, if no thread followed the cell when it ended."""
     past: set[int] = field(default_factory=set)
     """Numbers of the cells it has finished."""
     listens: int | None = None
@@ -83,7 +83,7 @@ class Rank:
     debugger: AtDebugger | None = None
     """The last report of its debugger; None unless that is open or may come back to its prompt."""
     late: list[Item] = field(default_factory=list)
-    """What it printed between cells and was not shown yet."""
+    """Output that it printed between cells and that was not shown yet."""
 
     @property
     def in_debugger(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of a world, its ranks and its hosts, as the views of a Snapshot show it: data, without a thread."""
+"""The state of a world, its ranks and its hosts, from which a Snapshot is made: data, without a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .known_rank import Away, Rank, SavedVariables
 
 
 class KnownWorld:
-    """The `Monitor` keeps it up to date."""
+    """The state of a world, its ranks and its hosts; the `Monitor` keeps it up to date."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Values that ranks logged with ``log(...)``: kept as far as memory allows, as a table, and sent on to dashboards."""
+"""Values that ranks logged with ``log(...)``: kept up to limits, returned as a table, and sent on to dashboards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECENT = 20_000
 DRAWN = 1_000
 """Maximum points of a series that a dashboard gets if it starts later."""
 FOLLOWED = 100
-"""Maximum number of cells whose values are passed on, including cells that nobody followed to their end."""
+"""Maximum number of cells whose values are passed on, including cells that no thread followed to their end."""
 
 
 class Row(NamedTuple):
@@ -69,13 +69,13 @@ class Logged:
 
     def __init__(self) -> None:
         self.lost = 0
-        """``log`` calls that came faster than a rank could send them, and values beyond `MOST_SERIES`: how many."""
+        """Number of ``log`` calls that came faster than a rank could send them, and of values beyond `MOST_SERIES`."""
         self._lock = threading.Lock()
         self._series: dict[tuple[int, str], Series] = {}
         self._recent: deque[Row] = deque(maxlen=RECENT)
         self._count = 0
         self._seen: dict[str, int] = {}
-        """By process: how many of its calls have arrived."""
+        """By process: how many of its calls have arrived or were lost."""
         self._totals: dict[int, float] = {}
         """By cell: how many steps there will be, if its code says so."""
         self._followers: dict[int, Callable[[Row], None]] = {}
@@ -87,7 +87,7 @@ class Logged:
         return self._count
 
     def take(self, rank: int, uuid: str, first: int, calls: Sequence[LogCall]) -> None:
-        """Take the calls of a process from number `first` on."""
+        """Take calls of a process, numbered from `first` on; calls that came before are ignored."""
         seen = self._seen.get(uuid, 0)
         with self._lock:
             self.lost += max(0, first - seen)

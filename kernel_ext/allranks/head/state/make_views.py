@@ -1,4 +1,4 @@
-"""Makes the views of a Snapshot from what is known of the ranks, without asking them."""
+"""Makes the views of a Snapshot from the last reports of the ranks, without asking them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def snapshot_of(world: KnownWorld) -> Snapshot:
 
 
 def state_of(world: KnownWorld) -> WorldState:
-    """Return the state of the world: ``incomplete`` if nothing is wrong but that a change of it has not finished."""
+    """Return the state of the world: ``incomplete`` if its only problem is a change that did not finish."""
     dead = {rank.rank for rank in world.ranks if rank.dead}
     owes = world.owed and world.owed.keys() >= dead and not world.changing
     return "incomplete" if owes and world.state in ("whole", "broken") else world.state
 
 
 def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None = None) -> RankView:
-    """Return the view of one rank. `host` is the name under which its host is shown; `away` is set if that is away.
+    """Return the view of one rank. `host` is its host's name as shown; `away` is set if the host is out of reach.
 
     `times` has the durations of its collectives in timed cells.
     """

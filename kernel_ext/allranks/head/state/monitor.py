@@ -66,7 +66,7 @@ class Monitor(KnownWorld):
         self.adopting = False
         """Whether to track each rank's last cell, sent by the previous notebook, if its end is not acknowledged."""
         self.last_cell = 0
-        """The highest number of a cell that any rank has seen."""
+        """The highest cell number in the `Hello` of any rank: where a notebook that attaches goes on counting."""
         self.revocable = False
         """Whether ranks outside a broken collective must answer the ranks in it."""
         self.joining: Collection[Future[Reply[Joined]]] = ()

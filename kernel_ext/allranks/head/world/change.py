@@ -80,7 +80,7 @@ class RankVariables:
 
 @dataclass(frozen=True)
 class SavedFiles:
-    """Files, one for each of these ranks on their host, with variables that the ranks' new processes lack."""
+    """Files on one host, one for each of these ranks, with variables that the ranks' new processes lack."""
 
     ranks: tuple[int, ...]
     host: str
@@ -118,7 +118,7 @@ class WorldChange:
     away: tuple[str, ...] = ()
     """Hosts that are out of reach, if there was nothing to heal: whether their ranks are alive is not known."""
     stopped_cells: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Running cells that had to be stopped, by their number in the notebook, and the ranks that ran them."""
+    """By number of each running cell that had to be stopped, the ranks that ran it."""
     unused_source: int | None = None
     """The rank whose variables were to be copied, if there was no new rank to get them."""
 
@@ -177,7 +177,7 @@ class WorldChange:
 
 
 def pending_text(names: Mapping[int, Sequence[str]], size: int) -> str:
-    """Say that these variables, by rank, are invalid: they waited for collectives of a world that was left."""
+    """Say that these variables, by rank, are invalid: they waited for collectives of an earlier world."""
     lines = [
         _left(each) + (f" ({rank_label(members)})" if len(members) < size else "")
         for each, members in alike({rank: tuple(found) for rank, found in names.items()}).items()

@@ -1,7 +1,7 @@
 """Checkpoints: variables in files on the ranks' hosts while processes are replaced, and a report of what was lost.
 
-No process is ended before each rank has saved its variables and a trial process on its host has loaded them. Only the
-rank that has loaded all of a file removes it: `down` does not.
+No process is ended before each rank has saved its variables and a trial process on its host has loaded them. A file
+stays until a rank has loaded all of it: `down` does not remove it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
 
     Raises CannotStart if a rank cannot save.
     """
-    # Next to the cluster's folders, since `down` removes those, and under a name that no earlier file can have.
+    # Next to the cluster's folders, which `down` removes, and under a name that no earlier file can have.
     directories = {number: PurePath(ranks.processes.end_of_rank(number).directory) for number in numbers}
     unique = secrets.token_hex(3)
     paths = {
@@ -68,7 +68,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
             failed[number] = str(error)
         except KeyboardInterrupt:
             for each, asked in answers.items():
-                asked.add_done_callback(partial(drop, each))  # there is no file before
+                asked.add_done_callback(partial(drop, each))  # the rank writes the file before it answers
             raise
         else:
             given[number] = SavedVariables(paths[number], ranks.monitor.ranks[number].host, saved)
@@ -87,7 +87,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
 
 
 def load(ranks: Ranks, numbers: Iterable[int]) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
-    """Have these ranks load what is saved for them; return what became of it, and files with what was not loaded."""
+    """Have these ranks load the variables saved for them; return results, and files with variables not loaded."""
     saved_for = saved_files(ranks.owed)
     files = {number: saved_for[number] for number in numbers if number in saved_for}
     answers = dict[int, Future[Reply[Loaded]]]()
@@ -99,7 +99,7 @@ def load(ranks: Ranks, numbers: Iterable[int]) -> tuple[dict[int, RankVariables]
             became[number] = _restored(each.saved, _answered(ranks, number, answers).answer)
         except CannotAnswer as error:
             became[number] = RankVariables("lost", error=str(error))
-        del ranks.owed[number]  # also if the rank died while loading, as it would again: the result names its file
+        del ranks.owed[number]  # even if the rank died while loading: it would die again, and the result names its file
     left = {number: files[number] for number, rank in became.items() if rank.failed}
     return became, (*_files(left), *_files(files, aside=True))
 
@@ -166,7 +166,7 @@ def copy(ranks: Ranks, source: int, targets: Sequence[int]) -> dict[int, RankVar
 
 
 class CannotAnswer(Exception):
-    """A rank did not do what it was asked; the message says why."""
+    """A rank did not do what it was asked to do; the message says why."""
 
 
 def _answered(

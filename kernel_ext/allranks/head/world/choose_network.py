@@ -1,6 +1,6 @@
 """Chooses the fastest of the networks between the hosts of a plan, and checks that they reach each other there.
 
-One rank of each host tries this before any rank enters the world, where an unreachable host would only be a hang.
+One rank of each host tries this before any rank enters the world, where an unreachable host would only show as a hang.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def refuse_if_apart(plan: WorldPlan, monitor: Monitor, lifeline: Lifeline, backe
 def fastest(
     plan: WorldPlan, networks: Sequence[Network], monitor: Monitor, lifeline: Lifeline
 ) -> tuple[Network, str] | None:
-    """Return the network that is much faster than the plan's, which is the first, and a sentence; None if none is.
+    """Return the fastest network and a clause that compares it with the plan's network, the first in `networks`.
 
-    A rate is the highest of `MEASUREMENTS`: a busy machine may slow down one of them by any factor, and speeds up none.
+    None if it is not faster by the factor `FASTER`. A network's rate is the highest of `MEASUREMENTS` measurements: a
+    busy machine may slow one down by any factor, but speeds none up.
     """
     todo = _pairs(plan)
     rates = _rates(_tried(todo, networks, monitor, lifeline, measure=MEASURE))

@@ -40,13 +40,13 @@ class Detached:
     directory: str
     engine_info: ConnectionInfo
     url: str
-    """Where the ranks connect to their notebook."""
+    """The URL at which the ranks connect to their notebook."""
     keys: tuple[str, str]
     """CurveZMQ keys of the notebook's end."""
     backend: str
     generation: int
     ranks: list[tuple[str, int]]
-    """uuid and pid of each rank."""
+    """uuid and pid of each rank; pid 0 if unknown."""
     hosts: list[Fields]
     """The host of each rank: the fields of `Host`."""
     logins: dict[str, Fields]
@@ -54,7 +54,7 @@ class Detached:
     notebook: tuple[int, float]
     """Process id of the notebook, and the Unix time at which the process was created."""
     host_process: tuple[int, float]
-    """The same for the host process that holds the controller."""
+    """The same for this machine's host process, the parent of the controller."""
     breakable: bool = False
     """Whether collectives of the world can be aborted."""
     not_breakable: str = ""
@@ -62,7 +62,7 @@ class Detached:
     whole: bool = True
     """False while a change of the world is under way: some of the ranks may have left it."""
     owed: list[tuple[int, Any]] = field(default_factory=list)
-    """What a change of the world still owes to ranks (`Ranks.owed`), as JSON."""
+    """`Ranks.owed`: each rank that still lacks variables, with the variables saved for it as JSON, or None."""
 
     @classmethod
     def of(
@@ -165,7 +165,7 @@ class Detached:
 
 
 def cluster_id(token: str) -> str:
-    """Return the id, on its hosts, of the cluster with this token: equal for all its notebooks, and not secret."""
+    """Return the id by which hosts know the cluster with this token; the same for all its notebooks, and not secret."""
     return hashlib.sha256(token.encode()).hexdigest()[:12]
 
 
@@ -198,7 +198,7 @@ def read_detached(name: str) -> Detached | None:
 
 
 def detached_names() -> list[str]:
-    """Names of all clusters that can outlive their notebook, whether or not it has ended."""
+    """Names of all clusters that can outlive their notebook, whether or not the notebook has ended."""
     return sorted(path.stem for path in detached_file("x").parent.glob("*.json"))
 
 

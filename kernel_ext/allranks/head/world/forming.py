@@ -1,4 +1,4 @@
-"""Form the MLX world over ranks that are up: plan it, wire every rank, let all enter together."""
+"""Forms the MLX world of ranks that are up: assigns ports, sends each rank its wiring, lets all enter together."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ WAITED = "no answer in time"
 LOOK_EVERY = 0.1
 """Seconds between two checks whether a rank has died."""
 STAGGER = 0.03
-"""Seconds by which ranks that connect first enter later: a refused connection costs the world a second.
+"""Seconds by which ranks that connect to a listening rank enter later: a refused connection costs a second.
 
-Used only if such a rank cannot see that the others listen: four ranks importing mlx on two cores are further apart."""
+Used only if they cannot see whether that rank listens. It may be too short: four ranks that import mlx on two cores
+enter further apart."""
 
 
 def place(
@@ -71,8 +72,9 @@ def form(
 ) -> None:
     """Have every rank join `plan`; return when all have. `can_run` names the backends that its hosts can run.
 
-    The other ranks start the ranks in `spawn`, which are asked to join once `until_connected` returns. It is called
-    with a function that tells whether a rank has failed by then. Raises CannotStart, naming who failed and how.
+    The other ranks start the ranks in `spawn`. These are asked to join once `until_connected` returns, which is called
+    with a function that returns whether a rank has failed by then. Raises CannotStart, which names the failed ranks and
+    their errors.
     """
     can_stop = backend.launcher == "mpirun"
     if not can_stop:  # a rank may still wait in an earlier attempt that the others have given up
@@ -169,7 +171,10 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
 
 
 def _unseen(plan: WorldPlan, backend: Backend) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the ranks that must listen before others connect, and these others: those that cannot see it."""
+    """Return the ranks that must listen first, and the ranks that connect to them.
+
+    Both are empty if the backend needs no order, or on one host, where a connecting rank sees whether others listen.
+    """
     elsewhere = [rank for rank in range(1, plan.size) if not _on_one_host(plan, 0, rank)]
     if not elsewhere:
         return (), ()
@@ -187,7 +192,7 @@ def _let_connect(
     lifeline: Lifeline,
     answers: Answers,
 ) -> None:
-    """Wait until the ranks listen to which ranks of other hosts connect, then inform those, which cannot see it."""
+    """Wait until the listening ranks of `_unseen` listen, then inform the connecting ranks, which cannot see it."""
     listening, connecting = _unseen(plan, backend)
 
     def listens(number: int) -> bool:
@@ -206,7 +211,8 @@ def _on_one_host(plan: WorldPlan, one: int, other: int) -> bool:
 def _wait(answers: Answers, monitor: Monitor, within: float, *, can_stop: bool) -> None:
     """Wait until all ranks have joined, for at most `within` seconds.
 
-    Once a rank has died or failed, the others may wait for it in vain: if they `can_stop`, they get `LOST_WITHIN` more.
+    Once a rank has died or failed, the others may wait for it in vain: if they `can_stop`, they get
+    `LOST_WITHIN` seconds more.
     """
     deadline, left = time.monotonic() + within, set(answers.values())
     while left and time.monotonic() < deadline:

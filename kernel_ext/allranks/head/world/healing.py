@@ -23,7 +23,7 @@ from .checkpoints import Say
 from .ranks import START_TRIES, Ranks
 
 SEEN_WITHIN = 2.0
-"""Seconds to see whether all busy ranks wait in a collective for a dead rank."""
+"""Seconds within which every busy rank must be seen to wait in a collective, if a rank is dead."""
 QUIET_WITHIN = 3.0
 """Seconds that interrupted cells get to end (otherwise nothing is changed), and killed ranks to die."""
 Became = dict[int, RankVariables]
@@ -33,8 +33,8 @@ Files = tuple[SavedFiles, ...]
 def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> WorldChange:
     """Replace dead ranks and the ranks to `kill`; with `source`, new ranks get copies of that rank's variables.
 
-    Ranks that an earlier change has started, and that never got their variables, get them now.
-    Raises NotLoaded if a rank lacks variables that it was meant to get, CannotStart and Busy.
+    Ranks that an earlier change has started, and that never got their variables, get them now. Raises CannotStart, Busy
+    if a rank cannot be interrupted, and NotLoaded if a rank lacks variables that it was meant to get.
     """
     monitor = ranks.monitor
     _kill(ranks, kill)
@@ -49,7 +49,7 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
 
 
 def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say) -> bool:
-    """Form the next world, a rank on each of `hosts`, of the remaining processes and those of the `new` ranks.
+    """Form the next world, with a rank on each of `hosts`, from the remaining processes and new ones for `new` ranks.
 
     Returns False if all must be restarted. If ranks of MPI die meanwhile, the remaining ones try once more. Raises
     CannotStart if this fails and the backend never needs a restart.
@@ -83,7 +83,7 @@ def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -
     try:
         ranks.form()
     except BaseException as error:
-        if ranks.backend.launcher == "mpirun":  # they may be stuck in MPI_Init, and hold no variables
+        if ranks.backend.launcher == "mpirun":  # new ranks may be stuck in MPI_Init, and hold no variables
             _kill(ranks, [number for number in new if ranks.monitor.ranks[number].connected])
         if not isinstance(error, CannotStart):
             raise
@@ -92,7 +92,7 @@ def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -
 
 
 def _lost_meanwhile(ranks: Ranks, new: Sequence[int]) -> list[int]:
-    """Return the ranks to start in a second attempt to form a world of MPI: the `new` ones and those that have died.
+    """Return the ranks to start in a second attempt to form a world of MPI: `new` ranks and ranks that have died.
 
     Empty if no rank died, if some ranks are in the next world already and others are not, or if no rank would remain.
     """
@@ -113,7 +113,7 @@ def _change(verb: Literal["heal", "resize", "rewire"], ranks: Ranks, became: Bec
 def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange:
     """Grow or shrink the world; ranks that stay keep their variables, and new ones get copies of `source`'s.
 
-    Raises the same as `heal`.
+    Raises what `heal` raises.
     """
     assert ranks.plan is not None
     before = len(ranks.hosts)
@@ -135,14 +135,14 @@ def _rewires_in_place(ranks: Ranks, backend: str) -> bool:
 
 
 def _loaded(ranks: Ranks) -> tuple[Became, Files]:
-    """Before a change, have running ranks load what an earlier change saved for them and they have not loaded yet."""
+    """Before a change, have running ranks load variables that an earlier change saved for them, if not loaded yet."""
     return checkpoints.load(ranks, [rank.rank for rank in ranks.monitor.ranks if rank.ready and not rank.dead])
 
 
 def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -> tuple[Became, Files]:
-    """Give each rank of the new world the variables that it lacks: those saved for it, those of `source`, or none.
+    """Give each rank of the new world the variables that it lacks: saved ones, copies of `source`'s, or none.
 
-    `loaded` is the result of `_loaded`: these ranks are reported as restored, although they kept their processes.
+    `loaded` is the result of `_loaded`: its ranks are reported as restored, although they kept their processes.
     """
     size = len(ranks.monitor.ranks)
     for number in [number for number in ranks.owed if number >= size]:
@@ -215,7 +215,7 @@ def grown(hosts: Sequence[Host], size: int, *, together: bool) -> list[Host]:
 
 
 def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChange:
-    """Move the same ranks to another backend or another number of connections. Raises the same as `heal`."""
+    """Move the same ranks to another backend or another number of connections. Raises what `heal` raises."""
     assert ranks.plan is not None
     ranks.draft(ranks.hosts, backend, connections)  # before anything is changed
     _quiet(ranks)
@@ -228,7 +228,7 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
             _restart(ranks, ranks.hosts, backend, say)
         became, files = _delivered(ranks, None, loaded)
     except BaseException:
-        ranks.settings.change(connections=ranks.plan.connections)  # those of the world as it is now
+        ranks.settings.change(connections=ranks.plan.connections)  # as in the current world
         raise
     return _change("rewire", ranks, became, files).check()
 
@@ -267,7 +267,7 @@ def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
 
 
 def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> None:
-    """Save the variables of living ranks to local disk, and start all processes again, one for each of `hosts`."""
+    """Save living ranks' variables on their hosts, and start all processes again, one for each of `hosts`."""
     monitor = ranks.monitor
     ranks.draft(hosts, backend, ranks.settings.options.connections)  # before anything is ended
     kept = [rank.rank for rank in monitor.ranks[: len(hosts)] if not rank.dead and rank.rank not in ranks.owed]
@@ -284,7 +284,7 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> Non
 def _start_again(ranks: Ranks, hosts: Sequence[Host], backend: str) -> None:
     """End all processes, and start one for each of `hosts`. Like `Cluster.up`, try again if that may help."""
     for tries_left in reversed(range(START_TRIES)):
-        _end_all(ranks)  # also those of a failed attempt
+        _end_all(ranks)  # also processes of a failed attempt
         ranks.plan_next(hosts, backend)
         ranks.monitor.truncate(len(hosts))
         ranks.launch(range(len(hosts)))

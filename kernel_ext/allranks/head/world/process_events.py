@@ -39,7 +39,7 @@ class ProcessEvents:
         """The pid of mpirun, if it started the ranks."""
         self._controller_ended: Ended | None = None
         self.no_controller = ""
-        """Why plain ipyparallel cannot reach the ranks any more, as a clause."""
+        """Why plain ipyparallel cannot reach the ranks any more, as a clause; empty if it can."""
 
     def of(self, name: str) -> OnEvent:
         """Return the function that handles the events of the host called `name`."""
@@ -75,7 +75,7 @@ class ProcessEvents:
                     self._monitor.died(rank.rank, how)
 
     def repeat(self, others: Iterable[HostEnd]) -> None:
-        """Handle again, for new ranks, the ends of host processes and of the controller; `others` are other hosts."""
+        """For new ranks, handle again that a host process or the controller has ended; `others` are the other hosts."""
         for ended in (self._end_at(LocalHost.NAME).ended, self._controller_ended):
             if ended is not None:
                 self.receive(ended, LocalHost.NAME)
@@ -92,7 +92,7 @@ class ProcessEvents:
             self._tell(rank.uuid, Refuse(because))
 
     def disconnected(self, uuid: str, *, by_mpirun: bool) -> None:
-        """Note that a connection closed; watch whether a rank of mpirun, which reports no deaths, has ended."""
+        """Note that a connection closed. With `by_mpirun`, watch if the rank has ended: mpirun reports no deaths."""
         self._monitor.disconnected(uuid)
         rank = next((rank for rank in self._monitor.ranks if rank.uuid == uuid), None)
         if rank is not None and rank.pid and by_mpirun:

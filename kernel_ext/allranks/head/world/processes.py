@@ -31,7 +31,7 @@ from .process_events import ProcessEvents
 RELEASED_WITHIN = 3.0
 """Seconds a rank gets after SIGTERM to free its RDMA resources and end."""
 END_WITHIN = 6.0
-"""Seconds processes get to end."""
+"""Seconds that processes get to end, or to be reported as started."""
 _SIGTERM, _SIGKILL = 15, 9
 
 
@@ -44,11 +44,11 @@ class Processes:
         self._settings, self._monitor, self._lifeline = settings, monitor, lifeline
         self._hosts, self._process_events = hosts, process_events
         self._cluster = cluster_id(settings.token)
-        """The cluster's id, by which a launcher's ranks find their settings on the hosts; equal for all notebooks."""
+        """The cluster's id, by which a launcher's ranks find their settings on their host. Same in each notebook."""
         self._offered = set[str]()
         """The uuids of ranks that other ranks are to start."""
         self.first_generation = 0
-        """Generation of the first world of mpirun's ranks; until they have formed it, they cannot start other ranks."""
+        """The first generation that the current mpirun's ranks form; before that, they cannot start other ranks."""
 
     def end_of_rank(self, number: int) -> HostEnd:
         """Return the notebook's end of the host process on the rank's host."""
@@ -170,7 +170,7 @@ class Processes:
     # End.
 
     def _know(self, numbers: Sequence[int]) -> None:
-        """Wait until the pids of these ranks are known: their start may have been ordered a moment ago."""
+        """Wait until the pids of these ranks are known: their start may have been requested a moment ago."""
         for end in {id(end): end for end in map(self.end_of_rank, numbers)}.values():
             end.wait_started(END_WITHIN)
 
@@ -190,7 +190,7 @@ class Processes:
                 self._lifeline.tell(self._monitor.ranks[number].uuid, Exit())
             for number, pid in ended.items():
                 end = self.end_of_rank(number)
-                if not end.wait_ended(pid, END_WITHIN) and end is self._hosts.here:  # it may be stopped
+                if not end.wait_ended(pid, END_WITHIN) and end is self._hosts.here:  # a stopped process
                     with suppress(psutil.NoSuchProcess):
                         psutil.Process(pid).kill()
         else:
@@ -198,7 +198,7 @@ class Processes:
         self._hosts.here.forget([self._monitor.ranks[number].uuid for number in numbers])
 
     def _stop_mpi(self, ended: Mapping[int, int]) -> None:
-        """`ended` maps ranks to pids."""
+        """End mpirun and the ranks that it started; `ended` maps the ranks to pids."""
         here = self._hosts.here
         launcher, self._process_events.launcher = self._process_events.launcher, None
         here.signal(launcher or 0, _SIGTERM)
@@ -214,7 +214,7 @@ class Processes:
                 end.wait_ended(pid, END_WITHIN)
 
     def _stop_each(self, ended: Mapping[int, int]) -> None:
-        """`ended` maps ranks to pids."""
+        """End each process with SIGTERM, or else SIGKILL; `ended` maps ranks to pids."""
         for number, pid in ended.items():
             self.end_of_rank(number).signal(pid, _SIGTERM)
         for end in {id(end): end for end in map(self.end_of_rank, ended)}.values():

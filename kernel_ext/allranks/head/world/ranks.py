@@ -52,8 +52,9 @@ A = TypeVar("A", bound=Answer)
 class Ranks:
     """The ranks' processes on their hosts, their lifeline, and their monitor.
 
-    Starts a host process, which is to fork ranks soon if it `forks`, or takes over the one that `kept` describes.
-    Raises CannotStart, or with `kept` OSError if that process is gone and ZMQError if the lifeline's address is taken.
+    Starts this machine's host process, or takes over the one that `kept` describes. With `forks`, a new host process
+    imports the ranks' modules at once, since it will soon start ranks. Raises CannotStart; with `kept`, OSError if the
+    host process is gone, and ZMQError if the lifeline's address is in use.
     """
 
     def __init__(
@@ -69,11 +70,11 @@ class Ranks:
         self.can_run: Sequence[str] | None = None  # names of the backends that the hosts can run, once known
         self.plan: WorldPlan | None = None
         self._reached_at: set[tuple[str, str]] = set()
-        """Hosts that other hosts have reached, each with the address at which they did."""
+        """Hosts that other hosts have already reached, each with the address that they used."""
         self.chosen_network = ""
-        """Which of several networks was chosen because it is faster, and by how much, in words; empty if none was."""
+        """In words, the network that was chosen because it is faster than ssh's, with both rates; empty if none was."""
         self.formed_at: dict[str, float] = {}
-        """When the steps of forming the first world ended (`time.monotonic`), in their order."""
+        """By step of forming the first world, the `time.monotonic` at which it ended; in the order of the steps."""
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
         listen = EVERYWHERE if settings.options.joins else LOOPBACK
         self.lifeline = (
@@ -84,8 +85,8 @@ class Ranks:
         self.monitor = Monitor(settings.name, comms, self.lifeline.tell)
         self.monitor.comms.tell = self.lifeline.tell
         self.owed = self.monitor.owed
-        """What an interrupted change still owes to ranks. The next change, also from another notebook, delivers it:
-        `save` writes it into the file for `attach`."""
+        """Variables that ranks still lack after an interrupted change (see `KnownWorld.owed`). The next change loads
+        them, even from another notebook: `save` writes them to the file for `attach`."""
         try:
             if kept is not None:
                 self.plan = kept.expect(self.monitor, settings.options.connections)
@@ -99,7 +100,7 @@ class Ranks:
         self.most_hosts = self.hosts  # the hosts of the largest world so far
         self.host.lifeline_url = self.lifeline.url
         self.listener = _listener(settings, self.monitor)
-        """Accepts ranks that a scheduler starts."""
+        """Accepts ranks that a scheduler starts; None if the cluster uses none."""
         self.reached = Hosts(settings, self.host, self.listener)
         self.process_events = ProcessEvents(
             self.monitor, end_at=self.reached.end_at, tell=self.lifeline.tell, python_here=settings.python_here
@@ -122,7 +123,11 @@ class Ranks:
         return self.listener.open(self.lifeline, self.settings.token, self.host.engine_info)
 
     def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
-        """Wait for the ranks that a scheduler starts; return the host of each. Raises CannotStart."""
+        """Wait for the ranks that a scheduler starts; return the host of each.
+
+        `count` is their number; with None, their launcher says it. Raises CannotStart if they do not join within
+        `timeout` seconds.
+        """
         return self.reached.gather(count, timeout, progress)
 
     def start(self, hosts: Sequence[Host], backend: str) -> None:
@@ -164,7 +169,7 @@ class Ranks:
     def sites(self, hosts: Sequence[Host]) -> list[Site]:
         """Return what each of these hosts (one entry per rank) can run; this machine is first, even without a rank.
 
-        Logs in to the other hosts. Raises CannotStart.
+        Logs in to the other hosts, and sets `can_run`. Raises CannotStart.
         """
         with ThreadPoolExecutor(1) as meanwhile:
             asked = meanwhile.submit(this_platform)  # importing mlx takes a while
@@ -181,7 +186,7 @@ class Ranks:
         return sites
 
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
-        """Reach the other hosts that are not reached yet; return all, with addresses at which they reach each other."""
+        """Reach the other hosts that are not reached yet; return all, with addresses and CUDA devices."""
         if self.listener is None:
             self.reached.log_in(hosts)
         else:
@@ -246,8 +251,9 @@ class Ranks:
         return error.transient and alive and self.monitor.generation > 0 and self.backend.launcher == "engines"
 
     def look_at_network(self, backend: str = "") -> None:
-        """Choose the fastest of several networks, and check that hosts reach each other. Raises CannotStart.
+        """Choose the fastest of several networks, and check that hosts reach each other there. Raises CannotStart.
 
+        A network is chosen only for the first world, and hosts are checked only at addresses that are new.
         `backend`: the backend whose connections are tried, if not the plan's.
         """
         assert self.plan is not None
@@ -273,7 +279,11 @@ class Ranks:
         self.hosts = self.most_hosts = [each.host for each in placed]
 
     def save(self) -> None:
-        """Write down what another notebook needs to take over the cluster, at each step of a change of the world."""
+        """Have the hosts note the cluster's current state, and write the file with which another notebook can attach.
+
+        Called at each step of a change of the world. With a lease of 0, the ranks end with this process, and no
+        file is written.
+        """
         assert self.plan is not None
         self.processes.describe(self.plan)
         if self.settings.lease != 0:
@@ -291,7 +301,7 @@ class Ranks:
         self.monitor.wait(lambda: all(rank.received_at or rank.dead for rank in coming), COMES_WITHIN)
 
     def in_place(self, new: Sequence[int]) -> bool:
-        """Whether the next world can be formed in the current processes, with the ranks in `new` started for it."""
+        """Whether the next world can be formed with the current processes, and new ones only for the ranks in `new`."""
         if self.backend.reform != "if abortable":
             return self.backend.reform == "in place"
         if new and self.backend.launcher == "mpirun":
@@ -315,7 +325,7 @@ class Ranks:
         self.processes.kill(self.backend, numbers)
 
     def end(self) -> None:
-        """End every process and remove every file."""
+        """End every process of the cluster, and remove its folders on all hosts."""
         self.monitor.state = "down"
         self.monitor.comms.close()
         self._at_exit.detach()
@@ -331,7 +341,10 @@ class Ranks:
         return get_backend(self.plan.backend)
 
     def wait_for(self, what: str, condition: Callable[[Rank], bool]) -> None:
-        """Wait until `condition` holds for every rank. Raises CannotStart if a rank dies or the time is over."""
+        """Wait until `condition` holds for every rank; `what` names it in the error.
+
+        Raises CannotStart if a rank dies, or after `START_WITHIN` seconds.
+        """
         monitor = self.monitor
 
         def settled() -> bool:

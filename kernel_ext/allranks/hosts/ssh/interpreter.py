@@ -1,4 +1,4 @@
-"""Which Python runs on a host: the one that was named, or that of the environment that `setup` made there."""
+"""Which Python runs on a host: the Python that was named, or the Python in the environment that `setup` made."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Interpreter:
     path: str
     """Its path on the host; it may begin with ``~/``."""
     private: str = ""
-    """Folder of an environment, relative to the home folder, whose Python is used instead of `path` if it exists."""
+    """Folder, relative to the home folder, of an environment whose Python is used instead of `path` if it exists."""
 
     def words(self) -> list[str]:
-        """The words with which a shell on the host runs it, before its arguments."""
+        """The words with which a shell on the host runs this Python, before its arguments."""
         if not self.private and not self.path.startswith("~/"):
             return [self.path]
         path = path_for_sh(self.path)
@@ -46,7 +46,7 @@ def path_for_sh(path: str) -> str:
 
 
 def interpreter_of(named: str | None) -> Interpreter:
-    """The interpreter that was `named`, else that of `setup`, with the path of this process's Python as a fallback."""
+    """The `named` interpreter; if None, the environment of `setup`, else the path of this process's Python."""
     return Interpreter(named) if named else Interpreter(sys.executable, private_environment())
 
 

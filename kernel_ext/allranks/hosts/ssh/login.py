@@ -48,7 +48,7 @@ class Login:
         tunnels: Mapping[int, int] = MappingProxyType({}),
         within: int = CONNECT_WITHIN,
     ) -> None:
-        """Start ssh, which prints a `Greeting` and then runs `command` on the host; advice names `python`.
+        """Start ssh, which prints a `Greeting` and then runs `command` on the host. Advice on failures names `python`.
 
         `tunnels` maps ports here to ports there, 0 for any port. `within`: seconds to connect. Raises OSError.
         """
@@ -61,11 +61,11 @@ class Login:
         self.greeting: Greeting | None = None
         """The host shell's greeting, set by the code that reads `reader`; None until the start-up files have run."""
         self.runs = False
-        """Whether the Python there has run its first lines; set by the same code."""
+        """Whether the Python there has run its first lines; also set by the code that reads `reader`."""
         self.closed = False
         """Whether its output has been read to the end."""
         self.on_tunnel: Callable[[], None] = lambda: None
-        """Called each time that a tunnel's port is known."""
+        """Called whenever the port of a tunnel becomes known."""
         forwards = [word for here, there in tunnels.items() for word in ("-R", f"127.0.0.1:{there}:127.0.0.1:{here}")]
         line = shlex.join(["exec", "/bin/sh", "-c", _GREET, "sh", _GREETING, *command])
         self.process = subprocess.Popen(

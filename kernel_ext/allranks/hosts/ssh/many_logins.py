@@ -22,7 +22,7 @@ def reach(
     lifeline_url: str,
     on_event: Callable[[str], OnEvent],
 ) -> list[RemoteHost]:
-    """Log in to all `hosts` at once; returns when each can start ranks. Raises CannotStart that names all failures."""
+    """Log in to all `hosts` at once; returns when each can start ranks. Raises one CannotStart for all failures."""
     if not hosts:
         return []
     ends: list[RemoteHost] = []
@@ -48,7 +48,7 @@ def reach(
             raise CannotStart("\n".join(map(str, failures)), causes=causes)
     except BaseException as error:  # including Ctrl-C, and OSError when processes or descriptors run out
         for end in ends:
-            threading.Thread(target=end.end).start()  # no daemon, so that a script that exits now still cleans up
+            threading.Thread(target=end.end).start()  # not daemons, so that a script that exits now still cleans up
         for end in ends:
             end.wait_end()
         if isinstance(error, FileNotFoundError):

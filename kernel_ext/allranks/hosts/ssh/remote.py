@@ -1,6 +1,6 @@
-"""Hosts over ssh: one login each, for the host process's orders and events and, in tunnels, the ranks' connections.
+"""Hosts over ssh. One login to each host transfers requests and events, and tunnels the connections of the ranks.
 
-Controller and lifeline listen on the notebook's loopback only, and at the other end of the tunnel on the host's
+Controller and lifeline listen on the notebook's loopback only, and at the other end of the tunnels on the host's
 loopback, where CurveZMQ keeps other users out. So no address has to be known, and firewalls and NAT between the
 notebook and a host do not matter. Collectives go directly from host to host.
 """
@@ -43,7 +43,7 @@ GREETS_WITHIN = 7.0
 STARTS_WITHIN = 6.0
 """Seconds from the shell's greeting until the Python there runs its first lines, which import little."""
 PATIENCE = 16.0
-"""Seconds without a message from the notebook after which it counts as gone, and the lease begins."""
+"""Seconds without a message from the notebook after which the notebook counts as gone, and the lease begins."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class RemoteHost(HostEnd):
 
     @property
     def sees_notebook_at(self) -> str | None:
-        """The notebook's address as this host sees it."""
+        """The notebook's address as this host sees it; None if the host did not report it."""
         return self._seen[0] if self._seen else None
 
     @property
@@ -229,7 +229,7 @@ class RemoteHost(HostEnd):
 
     @property
     def platform(self) -> Platform:
-        """What the host reports it can run."""
+        """The platform that the host reports."""
         assert self.prepared is not None
         return Platform(**asdict(self.prepared.platform))
 
@@ -247,7 +247,7 @@ class RemoteHost(HostEnd):
         if self.alive and self.away:
             return
         hangs = self.alive and self.prepared is None
-        self._gone.set()  # `wait_end` does not wait while a hanging process is killed
+        self._gone.set()  # so `wait_end` does not wait while a hanging process is killed
         self._connection.end(there=hangs)
 
     def _use(self, directory: Path) -> None:

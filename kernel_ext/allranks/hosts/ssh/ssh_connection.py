@@ -1,6 +1,6 @@
-"""The connection to a host process, which logs in again whenever the connection is lost.
+"""The ssh connection to a host process: logs in again whenever the connection is lost.
 
-Orders are numbered and kept until the host confirms them; after a reconnect, unconfirmed orders are sent again.
+Requests are numbered and stored until the host confirms them; after a reconnect, unconfirmed requests are sent again.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class SshConnection:
         self.login: Login | None = None
         """The login in use, or the last one used."""
         self.folder: Path | None = None
-        """The host process's folder, which a new login needs; None until the host process can be reached again."""
+        """The host process's folder, which a new login needs; None until `keep` is called."""
         self.away_since: float | None = None
         """The `time.monotonic` since which the host is out of reach; None while it is reached."""
         self.said_gone = False
         """Whether the host process is known to have ended."""
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
-        """Orders that the host has not confirmed, with their numbers."""
+        """Numbers and lines of the requests that the host has not confirmed."""
         self._head, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._lock = threading.Lock()
         self._ended = False
@@ -83,14 +83,14 @@ class SshConnection:
         return self.login
 
     def keep(self, folder: Path, *, away: bool = False) -> None:
-        """From now on reconnect to the host process of `folder` whenever it is lost; at once if it is `away`."""
+        """From now on, reconnect to the host process of `folder` when the connection is lost; with `away`, at once."""
         self.folder, self._heard_at = folder, time.monotonic()
         if away:
             self._leave()
         threading.Thread(target=self._keep_reached, name=f"allranks-alive-{self._name}", daemon=True).start()
 
     def order(self, order: HostOrder, number: int | None = None) -> None:
-        """Send an order, now or when the host is reached again."""
+        """Send a request, now or when the host is reached again."""
         with self._lock:
             serial = next(self._numbers)
             self._unconfirmed.append((serial, to_line(order, number, (self._head, serial))))
@@ -98,7 +98,7 @@ class SshConnection:
                 self._write(self._unconfirmed[-1][1])
 
     def heard(self, event: HostEvent) -> None:
-        """Note that the host sent `event`: it is within reach, and an order that it confirms need not be sent again."""
+        """Note that the host sent `event`: it is within reach, and requests that it confirms are not sent again."""
         self._heard_at = time.monotonic()
         if isinstance(event, Heard | Present) and event.head == self._head:
             with self._lock:
@@ -109,7 +109,7 @@ class SshConnection:
         self._come_back()
 
     def end(self, *, there: bool = False) -> None:
-        """Close the connection for good. `there`: end the process on the host by another login, since it may hang."""
+        """Close the connection for good; with `there`, kill the host's process, which may hang, by another login."""
         with self._lock:
             self._ended, login = True, self.login
         self._look.set()
@@ -120,7 +120,7 @@ class SshConnection:
 
     def _write(self, line: bytes) -> None:
         assert self.login is not None
-        with suppress(OSError, ValueError):  # orders are sent again after a reconnect
+        with suppress(OSError, ValueError):  # requests are sent again after a reconnect
             self.login.writer.write(line + b"\n")
             self.login.writer.flush()
 
@@ -186,7 +186,7 @@ class SshConnection:
             taken = not self._ended and isinstance(event, Present | Gone)
             if taken:
                 self.login = login
-                self.away_since = self.away_since or time.monotonic()  # orders sent by the old login may be lost
+                self.away_since = self.away_since or time.monotonic()  # requests sent over the old login may be lost
         if not taken or event is None:
             login.end()
             if self.login is not None and self.login.closed:

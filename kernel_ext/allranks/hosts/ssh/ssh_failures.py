@@ -1,4 +1,4 @@
-"""Why a login failed, or no Python started there: what ssh or the host's shell printed, and what to do about it."""
+"""Explains, from the output of ssh or of the host's shell, why a login or its Python failed, and suggests a fix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FEW_PROCESSES = (
     " /etc/security/limits.conf"
 )
 _AT_LOGIN = (
-    ("Permission denied (password", _PASSWORDS),  # and no public key
+    ("Permission denied (password", _PASSWORDS),  # but no public keys
     ("Permission denied (keyboard-interactive", _PASSWORDS),
     ("Permission denied (", "it refused the ssh key. Copy the key there with: ssh-copy-id {words}"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed. If that is expected: {remove}"),

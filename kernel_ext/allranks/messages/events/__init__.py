@@ -1,4 +1,4 @@
-"""Events: reports of a rank to the head, and of a process started by a scheduler before it has ranks.
+"""Events: reports to the head, from a rank or from a process that a scheduler started.
 
 Each type says when it is sent. Events of a cell contain its number. Events that must not get lost also contain `seq`;
 the rank keeps them until the head acknowledges the cell, and sends them again after a reconnect.

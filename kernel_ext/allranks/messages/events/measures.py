@@ -19,11 +19,11 @@ class LedgerEntry(Struct, array_like=True, frozen=True):
     shared: bool
     """Whether every rank of the world must enter it."""
     peer: int | None = None
-    """The rank that it sends to or receives from."""
+    """The rank that it sends to or receives from; None for other collectives."""
 
 
 class Memory(Struct, frozen=True):
-    """Bytes of a rank's process; None before mlx is imported."""
+    """Bytes: the process's resident memory; MLX's active, peak and cached memory (None before mlx is imported)."""
 
     rss: int | None = None
     mlx_active: int | None = None
@@ -82,7 +82,7 @@ class Compiler(Struct, array_like=True, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """A host, as one of its ranks describes it: memory in bytes, load as a share of all cores, bytes a second."""
+    """A host, described by one of its ranks: bytes, load as a share of all cores, rates in bytes a second, °C."""
 
     model: str = ""
     chip: str = ""

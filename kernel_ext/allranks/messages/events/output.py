@@ -28,7 +28,7 @@ class CellError(Struct, frozen=True):
     place: str = ""
     """The file of `line` if it is outside the cell, in a function that the cell calls."""
     collective: LedgerEntry | None = None
-    """The collective in which the rank was."""
+    """The collective in which the rank was; None if it was in none."""
     aborted: bool = False
     """Whether the error only followed from an aborted collective."""
 
@@ -48,13 +48,13 @@ class Bundle(Struct, array_like=True, tag="bundle", frozen=True):
 
 
 class Raised(Struct, array_like=True, tag="raised", frozen=True):
-    """The error, at its position in the output."""
+    """The cell's error, at its position in the output."""
 
     error: CellError
 
 
 class Clear(Struct, array_like=True, tag="clear", frozen=True):
-    """``clear_output``."""
+    """A call of ``clear_output``."""
 
     wait: bool
 

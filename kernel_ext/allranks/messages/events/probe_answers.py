@@ -1,4 +1,4 @@
-"""Answers of the processes of ``python -m allranks probe``, sent as JSON lines; a report consists of these."""
+"""Answers of the processes of ``python -m allranks probe``, sent as JSON lines; a report consists of these answers."""
 
 from __future__ import annotations
 

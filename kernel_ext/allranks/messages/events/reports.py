@@ -18,7 +18,7 @@ def snake(name: str) -> str:
 
 
 class Event(Struct, tag_field="event", tag=snake):
-    """Sent by a rank's agent, or by a process that has joined."""
+    """Sent by a rank's agent, or by a process that a scheduler started."""
 
 
 class CellEvent(Event):
@@ -57,7 +57,7 @@ class State(Event):
     cell: int = 0
     """The last cell that began."""
     entered: int = 0
-    """Number of the collectives shared by all ranks that the rank has called."""
+    """Number of shared collectives that the rank has called (see `LedgerEntry.shared`)."""
     line: int | None = None
     """The current line of the running cell."""
     source: str | None = None
@@ -66,7 +66,7 @@ class State(Event):
     waiting: bool = False
     """Whether the main thread is blocked in `collective`."""
     in_task: bool = False
-    """Whether an asyncio task of an earlier cell is blocked in it."""
+    """Whether an asyncio task of an earlier cell is blocked in `collective`."""
     tasks: bool = False
     """Whether asyncio tasks of the user's code are pending while no cell runs."""
     unordered: int = 0
@@ -159,7 +159,7 @@ class Done(CellEvent):
     no_value: str | None = None
     """Why the value is missing; None if it is not."""
     settled: int = 0
-    """As far as known, all shared collectives up to this number were evaluated."""
+    """Number up to which all shared collectives were evaluated, as far as is known."""
     at_once: EvaluatedAtOnce | None = None
     exchanged: tuple[Exchanged, ...] = ()
     seq: int = 0
@@ -178,7 +178,7 @@ class Unblocked(CellEvent):
     broke: bool = False
     """Whether that broke the world."""
     in_task: bool = False
-    """Whether an asyncio task of an earlier cell was blocked in it, while this cell waited for the main thread."""
+    """Whether it blocked an asyncio task of an earlier cell, while this cell waited for the main thread."""
 
 
 class AtDebugger(Event):
@@ -266,7 +266,7 @@ class Failed(Event):
 
 
 class JoinedFrom(Struct, frozen=True):
-    """A process started by a scheduler: its location, its number, and how many were started."""
+    """A process started by a scheduler: its location, its number, and the total number of processes started."""
 
     host: str
     address: str
@@ -288,7 +288,7 @@ class TaskHello(Event):
 
 
 class TaskEvent(Event):
-    """An event of the host process that such a process runs; numbered, and sent again after a reconnect."""
+    """An event of the host process that a scheduler's process runs; numbered, and sent again after a reconnect."""
 
     number: int
     line: bytes

@@ -74,7 +74,7 @@ class PageComms(Request):
 
 
 class CommsTaken(Request):
-    """The head has the comm messages up to this `number`, and wants the next in `every` seconds at the earliest."""
+    """The head has the comm messages up to this `number`, and wants the next ones after `every` seconds or later."""
 
     number: int
     every: float
@@ -94,6 +94,6 @@ class Welcome(Request):
 
 
 class TaskOrder(Request):
-    """Sent to such a process: a request to the host process that it runs, as a line."""
+    """Sent to a process that a scheduler started: a request, as a line, to the host process that it runs."""
 
     line: bytes

@@ -52,7 +52,7 @@ class OpenFolder(Question[FolderOpened]):
     sample: list[tuple[bytes, int, int]]
     folder: str
     origin: str
-    """The notebook's folder that is copied: several may be sent to one folder that the user has named."""
+    """Identifies the notebook's folder: several of them may be copied into one folder that the user has named."""
     forget: str = ""
 
 
@@ -159,7 +159,7 @@ class FoundFile(Struct, array_like=True, frozen=True):
     size: int
     mtime_ns: int
     identity: tuple[int, int]
-    """Device and inode, since ranks of one host may find the same file."""
+    """Device and inode, by which ranks of one host recognise that they found the same file."""
 
 
 class FilesFound(Answer):
@@ -171,7 +171,7 @@ class FilesFound(Answer):
 
 
 class FindFiles(Question[FilesFound]):
-    """Find files that match a `glob` pattern, with ``**``; it may begin with ``~``."""
+    """Find files that match a `glob` pattern, which may contain ``**`` and begin with ``~``."""
 
     runs = "thread"
     pattern: bytes

@@ -37,9 +37,10 @@ class PlainValues(Answer):
 
 
 class ReadValues(Question[PlainValues]):
-    """Read the numbers, texts and truth values among `names`, and among variables that the user's functions read.
+    """Read the numbers, texts and truth values among `names`, and among the variables that functions in `names` read.
 
-    Functions are returned as checksums of their code. Leaves out the names in `without`; evaluates nothing.
+    The user's functions and classes are returned as checksums of their code. Leaves out the names in `without`.
+    Evaluates nothing.
     """
 
     names: list[str]

@@ -22,7 +22,7 @@ class ListenForHosts(Question[ListeningAt]):
 
 
 class StopListening(Request):
-    """Close these ports."""
+    """Close the ports of the last `ListenForHosts`."""
 
 
 class HostAt(Struct, frozen=True):

@@ -180,7 +180,7 @@ class PrepareLoad(Question[LoadPrepared]):
     version: str
     names: list[str]
     own: bool
-    """Whether to load the values of the rank with this number; otherwise, of the lowest rank whose pickle exists."""
+    """Whether to load what the rank with this number saved; otherwise, what the lowest rank with a pickle saved."""
 
 
 class DecideLoad(Question[Loaded]):

@@ -24,9 +24,9 @@ class ShareFound(Answer):
     working: bytes
     """The rank's working folder, to which a relative path refers."""
     placed: bool = False
-    """Whether a share has put all of it in place, and nothing was changed since."""
+    """Whether a share has put all of it in place, and nothing has changed since."""
     state: str = ""
-    """A checksum, equal on hosts with equal copies by names, sizes and times; empty if the copy cannot be read."""
+    """A checksum of names, sizes and times: equal on hosts with equal copies; empty if the copy cannot be read."""
 
 
 class FindShare(Question[ShareFound]):
@@ -42,9 +42,9 @@ class ShareOffered(Answer):
 
     name: bytes
     parent: bytes
-    """The folder that contains it; begins with ``~`` if that is in the user's home folder."""
+    """The folder that contains it; the path begins with ``~`` if the folder is in the user's home folder."""
     repo: str
-    """Its Hugging Face id, if it is in the Hugging Face cache."""
+    """Its Hugging Face id, if it is in the Hugging Face cache; else empty."""
     ports: list[tuple[str, int]]
     """Addresses and ports from which the next host can pull."""
 
@@ -69,13 +69,13 @@ class ShareAccepted(Answer):
     identity: str = ""
     """Identifies the folder; the same on hosts that share it, and empty if nothing has to be written."""
     taken: bool = False
-    """Whether another rank writes there, from a host that shares the folder, or of another cluster."""
+    """Whether another rank is writing there: a rank of a host that shares the folder, or of another cluster."""
     missing: int = 0
     """Number of missing files, links and folders."""
     nbytes: int = 0
     """Bytes of the missing files."""
     compared: int = 0
-    """Bytes of existing files that no share put there, and that may be equal to the source's."""
+    """Bytes of existing files that have the source's size, but that no share put there or that were changed since."""
     kept: int = 0
     """Bytes of the missing files that an earlier share has already received."""
     free: int = 0

@@ -25,7 +25,10 @@ class DecidePush(Question[Nothing]):
 
 
 class Pull(Question[Nothing]):
-    """Return the value of a dotted path in the buffers; with `computed_only`, only if its arrays are evaluated."""
+    """Return, in the answer's buffers, the value of the dotted path `name`.
+
+    With `computed_only`, this fails if an array in the value is not evaluated.
+    """
 
     runs = "main"
     in_steps = True
@@ -98,7 +101,7 @@ class Saved(Answer):
     """Names that can be pickled but could not be loaded again, and why."""
     invalid: list[str]
     unsure: list[str] = field(default_factory=list)
-    """Names that the blocked cell has set, so that their values may be incomplete."""
+    """Names that the blocked cell has set: their values may be incomplete."""
 
 
 class Save(Question[Saved]):
@@ -113,7 +116,7 @@ class Save(Question[Saved]):
 
 
 class Rescue(Question[Saved]):
-    """Same as `Save` while the main thread is blocked for good; without variables that the blocked cell has set."""
+    """Same as `Save` while the main thread is blocked indefinitely; without variables that the blocked cell has set."""
 
     runs = "thread"
     path: str
@@ -126,7 +129,7 @@ class Loaded(Answer):
 
 
 class Load(Question[Loaded]):
-    """Load the variables that `Save` wrote to `path`, or into the buffers.
+    """Load the variables that `Save` wrote: from the buffers if there are any, otherwise from the file `path`.
 
     Removes the file if all variables were loaded, unless `keep` is set.
     """

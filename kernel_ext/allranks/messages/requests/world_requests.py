@@ -15,7 +15,7 @@ class Joined(Answer):
     breakable: bool = False
     """Whether a blocked collective can be aborted in this process."""
     why_not: str = ""
-    """Why not, for MPI and JACCL, which can be aborted in some configurations."""
+    """Why it cannot be aborted; only for MPI and JACCL, where this depends on the configuration."""
     pending: list[str] = field(default_factory=list)
     """Names that waited for a collective of the previous world and are now invalid."""
     hears_at: tuple[str, int] | None = None
@@ -55,7 +55,7 @@ class Form(Question[Joined]):
     files: dict[str, str]
     """Maps the names of files to write in the rank's folder to their content."""
     forget: list[str]
-    """Environment variables of other backends, to unset."""
+    """Environment variables of all backends, to unset before `env` is set."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Environment variables to set if the rank has no value for them."""
     ports: list[list[int]] = field(default_factory=list)
@@ -63,13 +63,13 @@ class Form(Question[Joined]):
     after: list[int] = field(default_factory=list)
     """Ports of this host on which other ranks must listen before this rank enters ``init``."""
     listen_within: float = 0.0
-    """Seconds to wait for `after` and `told_of` before this rank enters anyway."""
+    """Seconds to wait, for `after` and for `told_of` each, before this rank enters anyway."""
     tells_of: int | None = None
-    """The port on which this rank listens; ranks that cannot see that are informed when it enters."""
+    """The port on which this rank listens, to be reported (`Listens`) just before it enters; None to report nothing."""
     told_of: int | None = None
-    """The port in the `MayConnect` for which this rank waits, since it cannot see ranks of other hosts listen."""
+    """The port in the `MayConnect` that this rank waits for, since it cannot see other hosts listen; None for none."""
     delay: float = 0.0
-    """Seconds by which to enter later if the ports in use cannot be seen (no Linux)."""
+    """Seconds to wait before entering if `after` is empty, times out, or cannot be observed (on anything but Linux)."""
     in_turn: bool = False
     """Whether to take turns with the other ranks of the host in ``init``."""
     address: str | None = None
@@ -116,7 +116,7 @@ class Exchanges(Question[Entries]):
 
 class Entered(Answer):
     entered: int
-    """Number of the collectives shared by all ranks that the rank has called."""
+    """Number of shared collectives that the rank has called (see `LedgerEntry.shared`)."""
     invalid: list[str] = field(default_factory=list)
     """Names whose pending collectives were evaluated with data that other ranks may have meant for other arrays."""
 
@@ -159,7 +159,7 @@ class Refuse(Request):
 
 
 class MayConnect(Request):
-    """The ranks to which this one connects have entered ``init``; `port` is that of `Form.told_of`."""
+    """The ranks to which this one connects have entered ``init``; `port` equals `Form.told_of`."""
 
     port: int
 
@@ -175,6 +175,6 @@ class PendingNames(Answer):
 
 
 class Pending(Question[PendingNames]):
-    """Return the variables in `code`, or for None all of the user's, that wait for a collective."""
+    """Return the names in `code` that wait for a collective; with None, all of the user's variables that do."""
 
     code: str | None

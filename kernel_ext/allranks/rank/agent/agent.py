@@ -70,7 +70,7 @@ LEAVES_WITHIN = 5.0
 SEND_EVERY = 0.03
 """Seconds between two batches of output: often enough for a reader, and few enough messages for Jupyter."""
 LATE_WITHIN = 1.0
-"""Seconds until output is sent that the user's threads print while no cell runs."""
+"""Maximum delay, in seconds, of output that the user's threads print while no cell runs."""
 ORPHAN_AFTER = 60.0
 """Seconds without a notebook after which a rank ends itself, on top of its lease.
 
@@ -211,7 +211,7 @@ class Agent:
         """Handle a request in the thread that its type names; the answer or error carries the question's number."""
 
         def handle() -> None:
-            handled = sys.exc_info()[1]  # the user's code may be handling it where a step ends
+            handled = sys.exc_info()[1]  # an error that the user's code may be handling where a step ends
             try:
                 answered = self.requests.handle(request, buffers)
                 if answered is not None and isinstance(request, Question):

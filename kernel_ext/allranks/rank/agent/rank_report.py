@@ -16,11 +16,11 @@ from allranks.rank.world.reserved_descriptors import Reserve, is_at_limit
 EVERY_RUNNING = 0.2
 """Seconds between reports while a cell runs."""
 EVERY_WITH_TASKS = 1.0
-"""Seconds between reports while no cell runs, and asyncio tasks of an earlier one may wait in a collective."""
+"""Seconds between reports while no cell runs, but asyncio tasks of an earlier cell may wait in a collective."""
 EVERY_IDLE = 2.0
 """Seconds between reports otherwise: the notebook takes a silent rank for stopped."""
 METER_EVERY = 0.5
-"""Seconds between readings of the meters, at least."""
+"""Minimum number of seconds between readings of the meters."""
 UNSURE_AFTER = 1.0
 """Seconds at one instruction after which a rank counts as blocked, if its main thread's state cannot be read."""
 
@@ -114,8 +114,8 @@ class Reporter:
 
         While no cell runs, an asyncio task of an earlier cell may wait in a collective.
 
-        If a lock cannot be told from a computation (macOS; not run there), a rank counts as blocked after a second at
-        one instruction.
+        If a lock cannot be told from a computation (on macOS, where this was not run, or with CUDA), a rank counts as
+        blocked after `UNSURE_AFTER` seconds at one instruction.
         """
         asleep = self._meters.main_thread_asleep()
         # A signal (an interrupt sends several) wakes a waiting rank for a moment. So a rank that is seen awake once, at

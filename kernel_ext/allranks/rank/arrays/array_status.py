@@ -32,7 +32,7 @@ WORDS: ctypes.Array[ctypes.c_int64] = (ctypes.c_int64 * (1 << 59)).from_address(
 HALVES: ctypes.Array[ctypes.c_int32] = (ctypes.c_int32 * (1 << 60)).from_address(0)
 """The same memory, four bytes at a time."""
 HEAD = object.__basicsize__ // 8
-"""Words before nanobind's part of an instance, which is one word that locates the C++ object, then that object."""
+"""Words before nanobind's part of an instance. That part is a word that locates the C++ object, then that object."""
 UNSCHEDULED = 0
 """The status of an array that no evaluation has begun; see ``Status`` in ``mlx/array.h``."""
 BEGUN = (1, 2)
@@ -156,7 +156,10 @@ def _status_at(before: list[bytes], after: list[bytes], fixed: list[bytes]) -> i
 
 
 def _operation_at(pending: list[bytes], drawing: Drawing) -> int | None:
-    """The only offset at which every description has the address of its pending operation, or None as above."""
+    """The only offset at which every description has the address of its pending operation.
+
+    None if there is not exactly one.
+    """
     addresses = [drawing.address(place) for place in range(len(pending))]
     return _only(
         offset

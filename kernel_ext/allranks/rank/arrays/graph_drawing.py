@@ -86,7 +86,7 @@ class Drawing:
         return f'"{_name(position)}"' in self._text
 
     def dependent(self, count: int) -> list[int]:
-        """Which of the `count` arrays are computed from collectives."""
+        """The positions of the arrays that are to be computed from collectives; `count` is the number of all arrays."""
         found: set[str] = set()
         for each in self._operations:
             if each.is_collective or not found.isdisjoint(each.inputs):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlx.core import array as Array
 
 ASKED = 8
-"""Calls of ``mx.async_eval`` remembered; more are seldom under way."""
+"""Maximum number of calls of ``mx.async_eval`` remembered; more are seldom under way."""
 
 PENDING_WITHIN = 0.5
 """Seconds of processor time spent on finding arrays that wait for collectives."""
@@ -81,8 +81,8 @@ class InvalidArrays:
     def break_off(self, left: list[Array], *more: object) -> Arrays:
         """Mark all arrays that may be invalid now that the world is broken, and return them.
 
-        They are the computed arrays among those under way, those whose evaluation raised, and `more`; and the pending
-        arrays in `left`, which are to be computed from them.
+        Three groups are searched for computed arrays: the arrays of evaluations under way, those of evaluations that
+        raised, and `more`. The pending arrays in `left`, which are to be computed from them, are marked too.
         """
         found = [reference for asked in self.asked for reference in asked] + self._raised + _references(more)
         found = [reference for reference in found if is_computed(reference())] + [weakref.ref(array) for array in left]
@@ -96,7 +96,10 @@ class InvalidArrays:
         self._arrays += _references(value)
 
     def give_up(self, variables: Mapping[str, object]) -> list[str]:
-        """Mark arrays that wait for collectives, since those do not run as intended; returns the newly marked names."""
+        """Mark the arrays that wait for collectives, since these will not run as intended.
+
+        Returns the names of the variables that are newly marked.
+        """
         known = self.names(variables)
         found = [name for name in pending_names(variables, within=PENDING_WITHIN) if name not in known]
         self._arrays += _references([each for name in found for each in arrays_in(variables[name]) if is_pending(each)])

@@ -1,7 +1,7 @@
 """Finds the user's arrays that still wait for a collective, without evaluating any.
 
-Most arrays are computed, or are the result of a collective; both are read from memory (see `computed`). For all others,
-``mx.export_to_dot`` draws the graph from which they are to be computed, once for all of them (see `drawing`).
+Most arrays are computed, or are the result of a collective; both are read from memory (see `array_status`). For all
+others, ``mx.export_to_dot`` draws the graph from which they are to be computed, all at once (see `graph_drawing`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
 """``x?`` and ``?x``, which evaluate nothing on a rank."""
 MOST_LEAVES = 10_000
-"""Maximum number of leaves examined in one value."""
+"""Maximum number of objects examined in one value."""
 LOOK_AT = 200
 """Maximum number of arrays examined in one value, and of items in one container."""
 
 _collectives: set[int] = set()
-"""The values of `array_status.Reader.operation` for results of collectives; empty if they are not known."""
+"""The values of `array_status.ArrayReader.operation` for results of collectives; empty if they are not known."""
 
 
 def learn_collectives(mx: ModuleType, size: int) -> None:
@@ -77,7 +77,7 @@ def waiting(arrays: Iterable[Array]) -> set[int]:
             break
         found.update(numbers[position] for position in drawing.dependent(len(numbers)))
         left = {number: unknown[number] for position, number in enumerate(numbers) if not drawing.shows(position)}
-        if len(left) == len(unknown):  # another version of MLX draws otherwise: count all, as one waits
+        if len(left) == len(unknown):  # another version of MLX draws otherwise: count all, since at least one waits
             return found | set(left)
         unknown = left
     return found
@@ -96,9 +96,10 @@ def waits(value: object) -> bool:
 def pending_names(
     user_ns: Mapping[str, object], names: set[str] | None = None, within: float = float("inf")
 ) -> list[str]:
-    """Names (of `names`, or all the user's) whose arrays wait for a collective; stops looking after `within` s.
+    """The names of variables, among `names` if given, whose arrays wait for a collective.
 
-    These are seconds of this thread's processor time, so that no name is left out because the machine is busy.
+    Stops looking after `within` seconds of this thread's processor time, so that no name is left out because the
+    machine is busy.
     """
     held: dict[str, list[Array]] = {}
     until = time.thread_time() + within

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 Run: TypeAlias = Callable[[], Awaitable[None]]
 
 REMEMBERED = 1000
-"""Requests of ipyparallel's clients whose ids are kept: more than can be under way together with a cell."""
+"""Number of ids kept of requests of ipyparallel's clients: more than can be under way together with a cell."""
 LOST_AFTER = 5.0
 """Seconds after which cells no longer wait for a request that was sent before them: the controller may have lost it."""
 
@@ -58,7 +58,7 @@ class Turns:
         self._look()
 
     def _look(self) -> None:
-        """Give their turns to the first cells in the queue that wait for no request any more."""
+        """Give turns to cells from the front of the queue, up to the first one that still waits for a request."""
         while self._waiting:
             first = self._waiting[0]
             if first.after and (left := first.until - self._loop.time()) > 0:

@@ -24,7 +24,7 @@ from allranks.rank.world.given_names import GivenNames
 CAME = "__allranks_came__"
 """Attribute that marks functions and classes that were sent with a call."""
 GIVEN = "__allranks_given__"
-"""Key in a module's globals for the set of names that this module has assigned in them."""
+"""Key, in the globals of a user's module, of the set of names that allranks has assigned there."""
 
 Call = tuple[Callable[..., Any], Sequence[object], Mapping[str, object]]
 
@@ -40,7 +40,7 @@ class CalledFunctions:
         self._brought: Namespace = {}
         """The functions and classes that were sent with calls, by the names they were given."""
         self.returned: list[object] | None = None
-        """The value that the running cell's function returned, in a list; None until then, and if it calls none."""
+        """The value that the running cell's function returned, in a list; None before that, or without a function."""
         CalledFunctions.current = self
 
     def keep(self, number: int, buffers: Sequence[Buffer]) -> None:
@@ -64,7 +64,7 @@ class CalledFunctions:
         return f" It was kept on the rank as the variable _{hook.prompt_count if own else ''}."
 
     def loaded(self) -> Call:
-        """Load the running cell's function and arguments; its file becomes the cell's. Raises NotPicklable."""
+        """Load the running cell's function, whose file becomes the cell's, and its arguments. Raises NotPicklable."""
         try:
             sources, *buffers = self._sent.pop(self._cell.number)
             (function, args, kwargs), companions = pickle_values.unpack_call(buffers)
@@ -83,7 +83,7 @@ class CalledFunctions:
         return function, args, kwargs
 
     def _bring(self, companions: Mapping[str, object]) -> None:
-        """Define the names that a function uses, again if an earlier call brought them; names bound by cells stay."""
+        """Define the names that a function uses, even if an earlier call brought them; names bound by cells stay."""
         names = self._user_ns
         for name, code in companions.items():
             if name not in names or _is_marked(names[name]) or names[name] is self._brought.get(name):
@@ -104,7 +104,7 @@ class CalledFunctions:
         return f"In[{count}]"
 
     def _give_names(self, names: Namespace) -> None:
-        """Add a rank's given names to the globals of a function from a module, as far as they lack them."""
+        """Add the rank's given names, such as ``world``, to the globals of a module's function; its own names stay."""
         if names is self._user_ns:
             return
         given = names.setdefault(GIVEN, set())

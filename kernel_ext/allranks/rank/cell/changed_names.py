@@ -51,7 +51,7 @@ class CellNames:
         """Note the user's names and arrays as a cell begins."""
         user_ns = self._user_ns
         user_ns.setdefault("log", self._given.log)
-        # IPython's names of earlier cells and values (`_i7`, `_7`) grow with each cell, and are never rebound.
+        # With each cell, IPython adds names (`_i7`, `_7`) that it never rebinds.
         own = {name: value for name, value in user_ns.items() if not _is_numbered(name)}
         self._before = {name: (id(value), _reference(value)) for name, value in own.items()}
         self._arrays = {}

@@ -13,7 +13,7 @@ from allranks.messages.wire import Buffer
 
 
 class KeptEvents:
-    """One cell's output and its end, numbered in order: the notebook drops by number what it already has."""
+    """One cell's output and its end, numbered in order: the notebook drops the numbers that it already has."""
 
     def __init__(self, lifeline: RankLifeline) -> None:
         self._lifeline = lifeline

@@ -1,4 +1,4 @@
-"""The text and displays of a cell on this rank, in order and bounded; what is cut is counted.
+"""The text and displays of a cell on this rank, in order and of limited size; all cut output is counted.
 
 Text is kept as print bursts (everything up to a write that ends a line), so that a printed matrix stays together and
 equal prints can be folded across ranks. The first `limit` characters of a cell are kept, then the last `tail`
@@ -24,9 +24,9 @@ Item = tuple[Any, ...]
 LIMIT = 4_000_000
 """Characters of text kept from the start of a cell's output on one rank."""
 TAIL = 64_000
-"""Characters of text kept from its end."""
+"""Characters of text kept from the end of a cell's output."""
 LIVE_AFTER = 0.2
-"""Seconds before an unfinished line is shown, since the next write finishes most of them."""
+"""Seconds before an unfinished line is shown: the next write finishes most lines."""
 PIECES = 8
 """Number of pieces in the tail of an endless line; each new piece replaces the oldest."""
 WAITING = 10_000
@@ -36,9 +36,9 @@ AT_ONCE = 1 << 20
 LARGE = 1000
 """Length, in characters, above which a write is processed at once."""
 LIVE_SIZE = 2000
-"""Characters shown of an unfinished line: the last ones."""
+"""Maximum number of characters shown of an unfinished line, from its end."""
 RICH_LIMIT = 64_000_000
-"""Bytes of figures and HTML kept of one cell."""
+"""Maximum size, in bytes, of all displays, results and errors kept of one cell."""
 
 
 def sendable(text: str) -> str:
@@ -56,8 +56,8 @@ class OutputBuffer:
     """Collects one cell's output; written by any thread of the rank, read by its agent.
 
     ``print`` writes each argument and each space separately, so a write only adds to a queue, without the lock. The
-    queue is emptied when the agent takes the output, when it has more than `WAITING` writes, and before a display, an
-    error or a ``clear_output``.
+    queue is emptied when the agent takes the output, when it has more than `WAITING` writes or one longer than `LARGE`,
+    before a display, an error or a ``clear_output``, and at the end of the cell.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class OutputBuffer:
             """Stream and prints of the newest pending item, if it is text."""
             self._to_keep: list[str] = []
             self._size_to_keep = 0
-            """Text not yet given to `printed`."""
+            """The text not yet given to `printed`, and its length."""
             self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
             """Pieces of an unfinished print; empty outside `_settle`."""
             self._unfinished: dict[Stream, Unfinished] = {"stdout": Unfinished(), "stderr": Unfinished()}
@@ -128,7 +128,7 @@ class OutputBuffer:
             self._keep()
 
     def _end_print(self, stream: Stream, pieces: list[str]) -> str:
-        """Return a whole print: the text that was held of it, and its last pieces."""
+        """Return a whole print: the text that was held, and the last pieces."""
         text, held = "".join(pieces), self._unfinished[stream]
         if held.size or "\r" in text:
             _add_pieces(held, pieces)
@@ -143,7 +143,7 @@ class OutputBuffer:
             self._printed.write("".join(texts))
 
     def _bound(self, stream: Stream, held: Unfinished) -> None:
-        """Hand over the whole lines of an endless print, and the text of an endless line, beyond a limit."""
+        """Hand over the whole lines of an endless print, or the text of an endless line, once it exceeds a limit."""
         room = max(self._left, 0) + self._tail_limit // PIECES
         if held.has_lines and held.size > min(room, self._tail_limit):
             self._put_text(stream, held.take_lines())
@@ -151,7 +151,7 @@ class OutputBuffer:
             self._put_text(stream, held.take())
 
     def _announce(self) -> None:
-        """Wake the agent, only once until it takes the output, since it schedules the next batch itself."""
+        """Wake the agent, but only once until it takes the output: it schedules further batches itself."""
         if not self._announced:
             self._announced, self._announced_at = True, time.monotonic()
             self._wake()
@@ -184,7 +184,7 @@ class OutputBuffer:
         self._announce()
 
     def end(self) -> None:
-        """End the cell: hand over unfinished lines, the count of what was cut, and the tail."""
+        """End the cell: hand over unfinished lines, the amount of cut output, and the tail."""
         with self._lock:
             self._flush_partial("stdout")
             self._flush_partial("stderr")
@@ -199,7 +199,7 @@ class OutputBuffer:
             self._keep()
 
     def take(self) -> tuple[list[Item], dict[Stream, str] | None]:
-        """The items since the last call, and the unfinished lines, or None if these have not changed.
+        """The items since the last call, and the unfinished line of each stream; None if the lines have not changed.
 
         Successive prints on one stream are one item: ``("text", stream, prints)``.
         """

@@ -1,4 +1,4 @@
-"""Captures the notebook's cells among those of plain ipyparallel, and gives their output to the recorder."""
+"""Runs the notebook's cells in a kernel that also runs plain ipyparallel's; their output goes to the recorder."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ BUNDLES: Mapping[str, BundleKind] = {
     "update_display_data": "update",
     "execute_result": "result",
 }
-"""Our kind for each of Jupyter's messages that have a MIME bundle."""
+"""Maps each type of Jupyter message with a MIME bundle to our kind of output."""
 
 
 def divert_cells(
     kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: CalledFunctions, comms: Comms, debugger: Debugger
 ) -> Callable[[str, Mapping[str, object]], Awaitable[None]]:
-    """Hook the notebook's cells: the recorder learns of their begin and end, and gets what IPython would publish.
+    """Hook the notebook's cells: the recorder is called at their start and end, and gets what IPython would publish.
 
     Returns the function that runs a cell, given the cell's code and its `CellRequest` as plain data.
     """
@@ -164,7 +164,7 @@ def _name_cells(shell: InteractiveShell) -> None:
 
 
 def _diverted(send: Callable[..., object], recorder: CellRecorder, comms: Comms) -> Callable[..., object]:
-    """Wrap `Session.send`, so that what the notebook's cells publish goes to the recorder, not to ipyparallel."""
+    """Wrap `Session.send`, so that messages from the notebook's cells go to the recorder, not to ipyparallel."""
     output = recorder.output
 
     def divert(stream: object, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> object:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CATCH_UP_WITHIN = 1.0
 """Seconds that a cell waits for messages that the page sent before it."""
 MOST_OPENED = 1_000
-"""Opened comms that the notebook has yet to take; further comms get no proxy, and their widgets show as text."""
+"""Maximum number of opened comms that the notebook has yet to take; the widgets of further comms show as text."""
 
 
 class _SentMessage(NamedTuple):
@@ -35,7 +35,10 @@ class _SentMessage(NamedTuple):
 
 
 class Comms:
-    """Takes messages from the engine in the threads of the user's code; sends them in the agent's thread."""
+    """Queues messages of the engine in the threads of the user's code.
+
+    The agent's thread sends them; as a cell begins, the main thread sends the opened comms.
+    """
 
     def __init__(self, main: MainThread, shell: Callable[[], ZMQInteractiveShell], lifeline: RankLifeline) -> None:
         self._main, self._shell, self._lifeline = main, shell, lifeline

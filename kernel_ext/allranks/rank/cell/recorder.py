@@ -1,4 +1,4 @@
-"""Records a cell on this rank: what it printed, how it ended, and what the notebook has yet to receive."""
+"""Records a cell on this rank: its output, how it ended, and the events that the notebook has yet to receive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .whole_output import Printed
 
 
 class CellRecorder:
-    """Begins and ends with each of the notebook's cells; its output also takes text that is printed between cells."""
+    """Records each of the notebook's cells in turn; `output` also takes text that is printed between cells."""
 
     def __init__(
         self,
@@ -112,17 +112,17 @@ class CellRecorder:
         self._lifeline.send(Began(number, packed(late)), can_wait=True)
 
     def forget_output(self) -> None:
-        """Drop what was printed so far, since output of the engine's start is not the user's."""
+        """Drop the output so far: the start of the engine printed it, not the user's code."""
         self.output.take()
         self.output.reset()
 
     def read_printed(self, cell: int, offset: int) -> tuple[bytes, int, str]:
-        """Same as `Printed.read`, including what was printed just now."""
+        """Same as `Printed.read`, including text that was only just printed."""
         self.output.keep()
         return self._printed.read(cell, offset)
 
     def error(self, content: Mapping[str, Any], raised: BaseException | None = None) -> None:
-        """Note the error that failed the cell, as IPython formats it; `raised` is the exception, if the cell ran."""
+        """Note the error that made the cell fail, in IPython's form; `raised` is what the cell raised, if known."""
         line, message = tracebacks.place_of_error(raised, self._cell.file)
         lines = tracebacks.without_hidden(content.get("traceback", []))
         self._raised(content.get("ename", ""), message or content.get("evalue", ""), lines, line, raised)
@@ -153,7 +153,7 @@ class CellRecorder:
     def _described(
         self, name: str, message: str, traceback: list[str], line: int | None, raised: BaseException | None
     ) -> CellError:
-        """The report of an error, with whether the cell failed only because a collective was aborted."""
+        """The report of an error; it says whether the cell failed only because a collective was aborted."""
         collective = self._cell.current_collective()
         lost = collective is not None and is_peer_loss(message)
         aborted = lost or self._ledger.aborted.sentence is not None or follows_abort(raised)
@@ -267,7 +267,7 @@ class CellRecorder:
         return bool(items or live is not None or ended)
 
     def drop_value(self) -> None:
-        """Do not send the value of a cell that is over and no longer waited for. In the lifeline's thread."""
+        """Stop sending the value of a cell that has ended, since an interrupt came for it. In the agent's thread."""
         self._kept.drop_value("interrupted while it was sent")
 
     @property

@@ -48,7 +48,8 @@ class RankStream(OutStream):
         """Copy what the process writes to its descriptor to the cell's output, and to the file of the rank's output.
 
         ipykernel's own method (7.4) reads first and then waits for the GIL; what it has read is lost if the process
-        ends meanwhile. This method leaves it in the pipe until then, which the host process reads after the rank's end.
+        ends meanwhile. This method leaves the text in the pipe until it has the GIL; after the rank's end, the host
+        process reads the pipe.
         """
         if self._fid is None:
             return

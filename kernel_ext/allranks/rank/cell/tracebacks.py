@@ -25,7 +25,7 @@ _CALLER = "allranks.rank.cell.called_functions"
 def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[None]]) -> None:
     """Leave out our own frames below the user's: IPython hides marked frames, but never the innermost.
 
-    `with_files` lets a process read files that has no descriptor left.
+    `with_files` lets a process that has no file descriptor left read files.
     """
     structured = shell.InteractiveTB.structured_traceback
 
@@ -49,7 +49,7 @@ def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[
 def _tell_inspect(traceback: TracebackType | None) -> None:
     """Tell `inspect` the module of the cells in the traceback.
 
-    It searches all modules for each frame whose file it does not know: seconds for a thousand frames.
+    Otherwise `inspect` searches all modules for each frame of an unknown file: seconds for a thousand frames.
     """
     known = inspect.modulesbyfile
     at = traceback
@@ -70,7 +70,7 @@ def _begin_at_function(traceback: Any) -> None:
 
 
 def _trim(traceback: TracebackType | None) -> None:
-    """Cut a traceback after its last frame that is not ours."""
+    """Cut a traceback after its last frame that is not ours, before any frame of a module in `_NOBODY_BELOW`."""
     last = at = traceback
     while at is not None and (name := str(at.tb_frame.f_globals.get("__name__"))) not in _NOBODY_BELOW:
         if not name.startswith("allranks."):
@@ -93,8 +93,8 @@ def raised() -> BaseException | None:
 def place_of_error(error: BaseException | None, file: str | None) -> tuple[int | None, str]:
     """The line at which the code in `file` raised `error`, and a message.
 
-    The line is from that code's innermost frame in the traceback, or from the syntax error. The message is empty except
-    for syntax errors, whose own text names a file that the user has never seen.
+    The line is from that code's innermost frame in the traceback, or from the syntax error; None without either. The
+    message is empty except for syntax errors, whose own text names a file that the user has never seen.
     """
     if isinstance(error, SyntaxError):
         return error.lineno, error.msg

@@ -22,7 +22,7 @@ class Unfinished:
 
     def __init__(self) -> None:
         self.since = 0.0
-        """When the print began."""
+        """The time.monotonic at which the print began."""
         self._lines, self._line = io.StringIO(), io.StringIO()
         self._returned = False
         """Whether the line ended with a carriage return, so that the next text replaces it."""

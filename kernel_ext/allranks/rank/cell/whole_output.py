@@ -17,13 +17,13 @@ from allranks.machine.private_files import write_all_at
 KEPT = 4
 """Number of cells whose text is kept."""
 SILENT = 100
-"""Number of cells that are remembered because they printed nothing."""
+"""Number of cells without output that are remembered."""
 IN_MEMORY = 64_000
 """Bytes of a cell's text after which it goes to a file."""
 MOST = 1 << 30
 """Bytes kept of one cell, and of all earlier cells together."""
 SPARE = 1 << 30
-"""Bytes left free on the disk, which other programs need, and which may be the host's memory."""
+"""Bytes left free on the disk: other programs need them, and the disk may be the host's memory (tmpfs)."""
 PART = 1 << 20
 """Maximum bytes per read."""
 
@@ -99,7 +99,7 @@ class Printed:
     def begin(self, cell: int) -> None:
         """Start the text of a cell, to which all later prints belong, and forget the oldest texts."""
         with self._lock:
-            self._forget(cell)  # of an earlier notebook
+            self._forget(cell)  # a cell of an earlier notebook may have the same number
             printed = [number for number, text in self._texts.items() if text.nbytes]
             silent = [number for number in self._texts if number not in printed]
             while len(printed) >= KEPT or sum(self._texts[each].nbytes for each in printed) > MOST:

@@ -20,7 +20,7 @@ PEER_LOST = "[ring] connection to a peer was lost"
 RELEASED = "the collectives of this cell were aborted, because not all ranks entered them"
 """Why a rank may enter no more collectives in the cell."""
 MOST_NAMED = 5
-"""How many of the collectives that could not be marked are named."""
+"""Maximum number of collectives with unmarked results that are named."""
 
 
 FAILED = bytearray(1)
@@ -56,11 +56,11 @@ class Aborted:
         self.owed: str | None = None
         """The message that ``mx.eval`` raises when it returns; None if nothing was aborted or the error was raised."""
         self.sentence: str | None = None
-        """Why the cell has failed."""
+        """Why the cell has failed; None if none of its collectives was aborted or failed."""
         self.unmarked: list[Record] = []
         """Aborted collectives whose results may look like valid numbers."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called if an MPI call has `FAILED`, to note that."""
+        """Called once `FAILED` is set, to note the failure."""
         self.watch: Callable[[], None] = lambda: None
         """Called to look for other failures and note them."""
 

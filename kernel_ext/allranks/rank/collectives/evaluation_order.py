@@ -1,9 +1,9 @@
-"""Tracks in which order a rank evaluates its collectives, since evaluation order decides, not call order.
+"""Tracks the order in which a rank evaluates its collectives: ranks pair them in that order, not in call order.
 
 Ranks that evaluate two pending collectives in different order swap their results silently. So after each ``mx.eval``,
 the results that are still open are checked, oldest first. An evaluated result behind a pending one is noted, and so are
-two results that were given to one ``mx.eval`` in another order than that of their calls. A check is one read of an
-array's status (see `computed`). Each evaluation takes a few checks, and one more for each collective that is complete.
+two results that were given to one ``mx.eval`` in an order other than call order. A check is one read of an array's
+status (see `array_status`). Each evaluation takes a few checks, and one more for each collective that is complete.
 If statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
 
 Which results are checked depends only on the open results, so a second check, after one rank has evaluated something of
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 KEEP = 10_000
 """Maximum number of open results kept, and of evaluations out of order noted."""
 LOOK_AT = 8
-"""Pending results checked behind the oldest one, and as many among the newest."""
+"""Number of pending results checked behind the oldest one, and of those checked among the newest."""
 GIVEN = 64
-"""Number of oldest open results that are searched for in an evaluation's arrays, or twice the arrays if more."""
+"""Number of the oldest open results to compare with an evaluation's arrays; twice the number of arrays if more."""
 
 
 class EvaluationOrder:
@@ -79,7 +79,7 @@ class EvaluationOrder:
         self._choose_path()
 
     def install(self, mx: ModuleType) -> None:
-        """Check the order after each ``mx.eval`` and ``mx.async_eval``; a second call does nothing."""
+        """Replace ``mx.eval`` and ``mx.async_eval``, so that each call checks the order; a second call does nothing."""
         array_status.find(mx)
         for name in ("eval", "async_eval"):
             function = getattr(mx, name)
@@ -101,7 +101,7 @@ class EvaluationOrder:
                 order.evaluating = True
                 if at_once.active:
                     at_once.before()
-                oldest = 0  # number of arrays given, if they are the oldest open results in call order
+                oldest = 0  # number of arrays given, if they are the oldest open results in call order; else 0
                 if pending:
                     try:
                         # A usual step has one collective: save the function call.
@@ -163,7 +163,7 @@ class EvaluationOrder:
     def _given(self, args: Args) -> int:
         """The number of results about to be evaluated, if they are the oldest open ones in call order; else 0.
 
-        In that case no evaluation out of order is possible, and no check is needed. Results that are given in another
+        If they are, no evaluation out of order is possible, and no check is needed. Results that are given in another
         order are noted, since the given order decides in which order MLX evaluates them.
         """
         pending, arrays = self.pending, args[0] if len(args) == 1 and type(args[0]) in (list, tuple) else args
@@ -227,7 +227,10 @@ class EvaluationOrder:
             pending.popleft()
 
     def _evaluated_behind(self, is_pending: Callable[[object], bool | None]) -> list[int]:
-        """Positions of evaluated results behind the oldest one, searched near it and near the newest one."""
+        """Positions of results behind the oldest one that are evaluated, or that no code holds any more.
+
+        Only results near the oldest one and near the newest one are searched.
+        """
         pending = self.pending
         found: list[int] = []
 

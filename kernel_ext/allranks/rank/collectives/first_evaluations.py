@@ -2,10 +2,11 @@
 
 ``mx.eval(a + b)`` on one rank and ``mx.eval(b + a)`` on another swap the results of `a` and `b`, although one call
 evaluates both, and perhaps no variable holds either. So the order is predicted: MLX's drawing of the graph shows in
-which order MLX will walk it (see `drawing`). A drawing takes 6 ms for 600 operations, so only the first collectives of
-a cell are tracked, and only while two or more may be pending: they are enough to show a mistake in the code.
+which order MLX will walk it (see `graph_drawing`). A drawing takes 6 ms for 600 operations, so only the first
+collectives of a cell are tracked, and only while two or more may be pending: they are enough to show a mistake in the
+code.
 
-A rank need not see every collective: ranks differ if two collectives that both have seen are in different order.
+A rank need not see every collective: two ranks differ if two collectives that both have seen are in different order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mlx.core import array as Array
 
 MOST = 32
-"""Number of collectives tracked in a cell."""
+"""Maximum number of collectives tracked in a cell."""
 FREE = 0.02
 """Seconds that a cell's drawings may take; the last drawing may exceed them."""
 SHARE = 0.05
@@ -51,7 +52,10 @@ class FirstOnes:
             self._add(number, result)
 
     def asked(self, number: int, result: Array, *, closed: bool) -> None:
-        """Note a call; `closed` means in a transformation, which replaces it by collectives without numbers."""
+        """Note a call.
+
+        `closed` means that it is in a closed transformation, which replaces it by collectives without numbers.
+        """
         self._left -= 1
         if closed:
             # Its collectives may get the address of an operation that was freed.

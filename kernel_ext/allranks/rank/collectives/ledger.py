@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mlx.core.distributed import Group
 
 KEEP = 16_000
-"""Number of calls kept: a quarter of a second of the fastest collectives (1 KiB in shared memory)."""
+"""Maximum number of calls kept: a quarter of a second of the fastest collectives (1 KiB in shared memory)."""
 BETWEEN_WORLDS = "this rank has left its world and has not joined the next one"
 
 
@@ -69,7 +69,7 @@ class Ledger(CallCount):
     def __init__(self) -> None:
         super().__init__()
         self.slow = True
-        """Whether collectives take the slow path, because more is to be done than to note them.
+        """Whether collectives take the slow path, because noting them is not enough.
 
         True in one of the modes above, with several streams or threads, if the backend lacks one of `COLLECTIVES`, and
         while the cell's first collectives are tracked.

@@ -1,7 +1,7 @@
 """``--ordered``: each collective depends on the one before it, so that they are evaluated in call order.
 
 The chain spans streams, groups, cells and differentiation. Calls in other threads are refused, since their order
-differs between ranks. Collectives that ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot
+may differ between ranks. Collectives that ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot
 depend on arrays outside: they are evaluated when the transformation returns, in MLX's own order, and counted.
 """
 
@@ -56,7 +56,7 @@ class Chain:
     def refuse_other_threads(self, op: str) -> None:
         """Raise RuntimeError unless in the main thread; the cell fails too, since a thread's error may go unseen.
 
-        The order of two threads differs between ranks, and only a main thread can be unblocked.
+        The order of two threads may differ between ranks, and only a main thread can be unblocked.
         """
         __tracebackhide__ = True
         if (thread := threading.current_thread()) is not threading.main_thread():
@@ -83,7 +83,7 @@ class Chain:
             self.leave_out(1)
             return result
         if self.newest is not None and op in UNCHAINED:
-            if stream == self._stream:  # a stream enters first what is scheduled first
+            if stream == self._stream:  # a stream enters collectives in the order in which they are scheduled
                 mx.async_eval(self.newest)
             elif self._strict and is_pending(self.newest):
                 raise RuntimeError(WOULD_WAIT.format(op=op))

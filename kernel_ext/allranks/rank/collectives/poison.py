@@ -36,9 +36,9 @@ def array(mx: ModuleType, op: str, shape: Sequence[int], dtype: str) -> Any:
 
 
 def pattern(in_flight: Iterable[Asked]) -> bytes:
-    """Eight bytes that, repeated, make the results of these ring collectives invalid, and are safe for all of them.
+    """Eight bytes that, repeated, make the results of these collectives invalid, and are safe for all of them.
 
-    One stream of bytes serves all of these collectives, and which bytes each one takes cannot be known.
+    For a ring and JACCL: there one stream of bytes serves all collectives, and the bytes that each takes are unknown.
     """
     delivering = {(op, dtype) for op, dtype in in_flight if op != "send"}  # a send's result is the rank's own data
     if not delivering or any(dtype not in FORMATS for _, dtype in delivering):
@@ -53,7 +53,8 @@ def pattern(in_flight: Iterable[Asked]) -> bytes:
 def is_marked(op: str, dtype: str, by: bytes | None) -> bool:
     """Whether the result of such an aborted collective cannot be taken for a valid number.
 
-    `by` is the ring's `pattern`, or None if the ranks that missed the collective enter an `array`.
+    `by` is the `pattern` of a ring or of JACCL. It is None if each result gets a value for its own dtype: on MPI, and
+    if other ranks enter an `array` for the ranks that missed the collective.
     """
     if op == "send":
         return True

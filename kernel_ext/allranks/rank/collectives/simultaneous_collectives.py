@@ -1,7 +1,7 @@
 """Detects collectives that one rank evaluates at once, on two streams or in two threads.
 
 Ranks may pair them in any order, and then the sums are wrong on all ranks, without an error (mlx 0.32.4). This module
-prevents nothing, which is `chain`'s task: it notes what it sees, to be reported when the cell is over.
+prevents nothing, which is the task of `ordered_chain`: it notes what it sees, to be reported when the cell is over.
 """
 
 from __future__ import annotations

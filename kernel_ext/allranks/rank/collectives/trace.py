@@ -19,7 +19,7 @@ from allranks.messages.requests import CellTrace, TracedCall, TracedMark
 from .record import NOWHERE, LedgerCall, Record, record_of
 
 LIMIT = 20_000
-"""Events kept of a cell on each rank: the first ones, so that all ranks keep the same collectives."""
+"""Maximum number of events kept of a cell on each rank: the first ones, so that all ranks keep the same collectives."""
 LONGEST_NAME = 200
 """Maximum characters of a mark's name."""
 
@@ -44,7 +44,7 @@ class Trace:
         ended. Start and end are None if it was not evaluated at once; only the end is None if it never completed."""
         self.evaluations: list[tuple[float, float]] = []
         self.marks: list[Event] = []
-        """Name, thread, begin, end; the end is None for a moment, 0.0 for a span that is still open."""
+        """Name, thread, start, end. The end is None if the mark is a moment, 0.0 if it is a span still open."""
         self._room = 0
 
     def begin(self, cell: int) -> None:
@@ -54,12 +54,15 @@ class Trace:
         self.began, self.ended, self.active = now(), 0.0, True
 
     def end(self) -> None:
-        """Stop recording, since the cell is over."""
+        """Stop tracing, since the cell is over."""
         if self.active:
             self.active, self.ended = False, now()
 
     def collective(self, call: LedgerCall, asked: float, began: float | None = None) -> Event | None:
-        """Add a collective that this rank's code called; if it has begun, the caller sets the end in the result."""
+        """Add and return a collective that this rank's code called; None if there is no room, or no trace is active.
+
+        If the collective has begun, the caller sets the end in the returned event.
+        """
         if not self._has_room():
             return None
         event = [call, asked, began, None]
@@ -89,7 +92,10 @@ class Trace:
         return True
 
     def of_cell(self, cell: int, file: str | None) -> CellTrace | None:
-        """The trace of `cell` to send, None if another was recorded; line numbers refer to `file`, the cell's own."""
+        """The trace of `cell` to send; None if another cell was traced last.
+
+        Line numbers refer to `file`, the cell's own.
+        """
         if cell != self.cell:
             return None
         sources: list[tuple[int | None, str, str]] = []
@@ -112,7 +118,10 @@ class Trace:
 
 
 def _place(record: Record, file: str | None) -> tuple[int | None, str, str]:
-    """The line number if it is in `file`, the line's text, and otherwise its location, as in ``In[3], line 2``."""
+    """The number of the record's line, the text of that line, and its location, as in ``In[3], line 2``.
+
+    The number is None outside `file`; the location is empty inside it.
+    """
     if not record.file or not record.line:
         return None, "", ""
     text = linecache.getline(record.file, record.line).strip()[:120]
@@ -127,7 +136,7 @@ TRACE = Trace()
 
 
 class mark:
-    """Mark a moment or a span of a recorded cell; costs one or two microseconds.
+    """Mark a moment or a span of a traced cell; costs one or two microseconds.
 
     ``mark("batch 3")`` is a moment; ``with mark("forward"):`` is a span, and spans nest. Marks show in the timeline of
     a cell that runs with ``--timeline``. Raises TypeError for a name that is not a string: turning an array into one
@@ -144,7 +153,7 @@ class mark:
         self._open: list[Event | None] = [] if event is None else [event]
 
     def __enter__(self) -> mark:
-        # The moment that the constructor noted is the begin of a span; the same mark may be entered again later.
+        # The moment that the constructor noted is the start of a span; the same mark may be entered again later.
         event = self._open[-1] if self._open else None
         if event is None or event[3] is not None:
             event = TRACE.mark(self._name)

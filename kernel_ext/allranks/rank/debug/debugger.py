@@ -181,7 +181,7 @@ class Debugger:
     # Commands and answers.
 
     def put(self, number: int, command: str) -> None:
-        """Queue a command of the user's. Called in the agent's thread."""
+        """Queue a command that the user typed. Called in the agent's thread."""
         self._commands.put((number, command))
 
     def resend(self) -> None:

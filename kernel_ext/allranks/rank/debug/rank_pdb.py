@@ -52,7 +52,7 @@ class RankPdb(pdb.Pdb):
         self._user_ns, self._ledger, self._went_on = user_ns, ledger, went_on
 
     def take(self) -> str:
-        """What was printed since the last call."""
+        """The text that was printed since the last call, cut after `MOST_TEXT` characters."""
         text = self._printed.getvalue()
         self._printed.seek(0)
         self._printed.truncate()
@@ -60,13 +60,16 @@ class RankPdb(pdb.Pdb):
 
     @property
     def stepping(self) -> bool:
-        """Whether the code that goes on may return to a prompt: not after a ``c`` without breakpoints."""
+        """Whether the code, as it goes on, may stop at a prompt again: not after a ``c`` without breakpoints."""
         return not self.quitting and (self.stoplineno != -1 or bool(self.get_all_breaks()))
 
     # The stack, and where pdb stops.
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """The frames from the cell's on, without allranks' own; a look back starts in the innermost one of the user."""
+        """The frames from the cell's on, without allranks' own, and the index of the frame to start in.
+
+        A look back starts in the innermost frame that is not in a library.
+        """
         stack, at = super().get_stack(f, t)
         here = stack[at][0] if stack else None
         first = next((n for n, (frame, _) in enumerate(stack) if frame.f_globals is self._user_ns), 0)

@@ -66,7 +66,7 @@ from allranks.messages.requests.share_requests import IN_THE_WAY, LINK_LEADS_OUT
 from .share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 
 STREAMS = 4
-"""Connections to the previous host in the chain, so that blocks arrive while another is written."""
+"""Number of connections to the previous host in the chain, so that blocks arrive while another block is written."""
 AT_ONCE = 256
 """Maximum number of blocks of small files in one request."""
 TRIES = 2
@@ -90,7 +90,10 @@ class _Part(SharedFile):
     def __init__(self, key: bytes, number: int, path: bytes, entry: TreeEntry, *, compared: bool) -> None:
         super().__init__(key, number, path, entry.size, entry.mtime_ns)
         self.entry, self.compared = entry, compared
-        """Whether `path` is an existing file that no share put there; the share fails if it differs from the source."""
+        """With `compared`, `path` is an existing file that no share put there, or that was changed since.
+
+        The share fails if the file differs from the source.
+        """
         before = _stat(path)
         self.kept = before.st_size if before is not None else 0
         """Bytes that exist already."""
@@ -130,7 +133,7 @@ class _Part(SharedFile):
 
 
 class RankShare:
-    """One transfer on this host. `files` maps numbers in the manifest to files; links and folders have none."""
+    """One transfer on this host. `files` maps numbers in the manifest to files, without links and folders."""
 
     def __init__(self, key: bytes, addresses: Sequence[str]) -> None:
         self.key = key
@@ -138,7 +141,7 @@ class RankShare:
         self.state: Literal["receives", "whole", "failed"] = "whole"
         self.moved = self.checked = 0
         self.why = self.elsewhere = ""
-        """Why the transfer failed, and the name of the other host that caused it, if another did."""
+        """Why the transfer failed, and the name of the other host that caused the failure, if it was not this one."""
         self._arrived = threading.Condition()
         self._stop = threading.Event()
         self._asked_at = time.monotonic()
@@ -165,7 +168,10 @@ class RankShare:
             self._arrived.notify_all()
 
     def _block(self, number: int, block: int, within: float) -> tuple[bytes, bytes] | None:
-        """A block for another host, None after `within` seconds. Raises OSError, LookupError, RuntimeError."""
+        """The digest and content of a block for another host; None if it does not arrive within `within` seconds.
+
+        Raises OSError, LookupError, RuntimeError.
+        """
         file = self.files[number]
         if isinstance(file, _Part):
             with self._arrived:
@@ -186,7 +192,10 @@ class ShareOffer(RankShare):
 
     @classmethod
     def of(cls, request: OfferShare, tree: SharedTree | None = None) -> tuple[ShareOffer, ShareOffered, bytes]:
-        """The offer, its answer, and the manifest for the answer's buffer; `tree` comes from `find`. Raises OSError."""
+        """The offer, its answer, and the manifest for the answer's buffer. Raises OSError.
+
+        `tree` comes from `find`; if it is None, the files are listed now.
+        """
         found, manifest = tree or listed(request.path)
         offer = cls(request.key, request.addresses)
         offer.files |= files_of(found, manifest, request.key)
@@ -312,7 +321,7 @@ class Acceptance(RankShare):
         return os.path.join(self.folder, entry.path.partition(b"/")[2]) if self._tree else self.folder
 
     def _lock(self) -> bool:
-        """Lock the folder of parts; False if another rank writes there, which would put half-written parts in place."""
+        """Lock the folder of parts; False if another rank writes there: its unfinished parts could be put in place."""
         descriptor = open_private(self._aside / "lock", os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -326,7 +335,7 @@ class Acceptance(RankShare):
         return True
 
     def _forget_others(self) -> int:
-        """Remove parts of files no longer shared, if the lock is held; return the total size of the other parts."""
+        """Remove parts of files no longer shared, if the lock is held; return the total size of the remaining parts."""
         ours, kept = {os.path.basename(part.path) for part in self.parts}, 0
         for name in os.listdir(os.fsencode(self._aside)):
             path = os.path.join(os.fsencode(self._aside), name)
@@ -444,7 +453,8 @@ class Acceptance(RankShare):
     def put_in_place(self) -> None:
         """Move the received files into place, and create links and folders.
 
-        Raises RuntimeError if a file may not be written, and OSError. Files already in place are then recorded.
+        Raises RuntimeError if parts are missing or a file may not be written, and OSError. Files that are already in
+        place are recorded even then.
         """
         with self._placing:
             if self._stop.is_set():
@@ -551,7 +561,7 @@ class Acceptance(RankShare):
 
 
 def _refuse_outside(entry: TreeEntry, name: bytes) -> None:
-    """Raise PermissionError for a path or link outside the shared folder, which no allranks source sends."""
+    """Raise PermissionError for a path or link that leads out of the shared folder; no allranks source sends one."""
     parts = entry.path.split(b"/")
     if parts[0] != name or any(part in (b"", b".", b"..") for part in parts) or name.startswith(b".allranks"):
         raise PermissionError(f"{os.fsdecode(entry.path)} leads out of the folder")
@@ -599,7 +609,7 @@ def _refuse_changed(part: _Part) -> None:
 
 
 def _syncfs() -> Callable[[int], int] | None:
-    """The C function `syncfs` on Linux 5.8 and newer; older kernels return 0 even if writing failed."""
+    """The C function `syncfs` on Linux 5.8 and newer, else None: older kernels return 0 even if writing failed."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if sys.platform != "linux" or version is None or (int(version[1]), int(version[2])) < (5, 8):
         return None

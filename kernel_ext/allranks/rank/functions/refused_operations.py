@@ -1,7 +1,7 @@
 """Refuses operations that the world's backend lacks when they are called, before MLX hangs or ends the process.
 
-MLX finds out only when the call is evaluated, deep inside ``mx.eval``. For a ring's ``send`` to a rank that is no
-neighbour, this is in a thread of its own, where the exception ends the process (0.32.4).
+MLX finds out only when the call is evaluated, deep inside ``mx.eval``. For a ring's ``send`` to a rank that is not
+a neighbour, that happens in a thread of MLX's own, where the exception ends the process (0.32.4).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RefusedOperations:
             self.checks["split"] = functools.partial(self._check, "split")
 
     def install(self, mx: ModuleType) -> None:
-        """Let ``Group.split`` be checked as well; harmless the second time.
+        """Have ``Group.split`` checked as well; harmless the second time.
 
         The user cannot be given a subclass, since MLX makes groups itself; but the class accepts another method.
         """

@@ -1,4 +1,4 @@
-"""Callables that replace MLX's own in a rank, and that code cannot tell from them as far as Python allows.
+"""Callables that replace MLX's own in a rank. As far as Python allows, code cannot tell them from the originals.
 
 ``functools.wraps`` is not enough: a Python function binds as a method, has a signature, a ``__dict__`` and a
 ``__wrapped__``, and can be pickled, and MLX's functions have none of these (0.32.4). So a replacement is an object that
@@ -20,7 +20,7 @@ Made = tuple[str, tuple[object, ...], dict[str, object]]
 
 
 class _Kind(type):
-    """The type of each replacement type, which answers like the replaced type: `inspect` and `pydoc` ask it."""
+    """The type of replacement types: `inspect` and `pydoc` see the attributes of the replaced type in them."""
 
     def __getattribute__(cls, name: str) -> Any:
         of = _kinds.get(cls)
@@ -61,7 +61,7 @@ _original = _slots["_original"].__get__
 def replaced(original: object, call: Callable[..., object], made: Made | None = None) -> Any:
     """Return an object that calls `call` and is like `original` in every other way.
 
-    `made` is how another process can make it again; without `made`, it is found there by its name.
+    `made` is the call by which another process can make the object again; without it, the object is found by name.
     """
     if isinstance(call, types.FunctionType):
         call.__annotations__ = {}  # MLX's have none (inspect.signature, Python 3.13)

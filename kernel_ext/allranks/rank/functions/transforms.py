@@ -1,7 +1,7 @@
-"""Know when code runs inside ``mx.grad``, ``mx.vmap`` and similar transformations: arrays there are tracers.
+"""Detects when code runs inside ``mx.grad``, ``mx.vmap`` and similar transformations: arrays there are tracers.
 
 MLX does not distinguish a tracer from an array, so the functions that trace are wrapped once, when the rank starts.
-Reverse-mode differentiation builds the graph of its function as without it, and accepts arrays from outside.
+Reverse-mode differentiation builds the same graph as a plain call of the function, and accepts arrays from outside.
 ``mx.compile``, ``mx.vmap`` and the others do not: they are `closed`.
 """
 
@@ -30,9 +30,9 @@ class Tracing:
         self.closed = 0
         """How many of these calls are closed."""
         self.unchained = False
-        """Whether these calls have called collectives that could not be chained (see `chain`)."""
+        """Whether these calls have called collectives that could not be chained (see `ordered_chain`)."""
         self.finish: Callable[[object], None] = lambda result: None
-        """Called in that case with the `result` of the outermost call."""
+        """Called with the `result` of the outermost call if `unchained`."""
 
     def call(
         self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], closed: bool

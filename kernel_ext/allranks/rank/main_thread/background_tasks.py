@@ -24,7 +24,7 @@ class Tasks:
         return [task for task in asyncio.all_tasks(self._loop) if _is_users(task)]
 
     def runs_one_of(self, tasks: Collection[Task]) -> bool:
-        """Whether the main thread runs one of these."""
+        """Whether the main thread runs one of these tasks now."""
         return asyncio.current_task(self._loop) in tasks
 
 

@@ -37,8 +37,8 @@ class Barrier:
     def open(self, refusal: str | None) -> None:
         """Let the main thread go on, or make it raise RuntimeError with `refusal`.
 
-        If it raises, its collective does not count. Otherwise other ranks, which are made to enter collectives that
-        they missed, would enter this one alone.
+        If it raises, the ledger forgets the collective: other ranks are made to enter collectives that they missed, and
+        would enter this one alone.
         """
         self._refusal = refusal
         if refusal is not None and self.closed:

@@ -16,17 +16,17 @@ class MainThreadInterrupt:
     def __init__(self, aborted: Aborted) -> None:
         self._aborted = aborted
         self.number = 0
-        """The cell that began last."""
+        """Number of the cell that began last."""
         self.unblocked = False
         """Whether the next signal reports that the collective in which the main thread waited was aborted."""
         self._allowed = False
         """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
         self._stopped: int | None = None
-        """The cell that was to be stopped before its code ran."""
+        """Number of the cell that is to be stopped as soon as its code begins."""
         self._handler: Callable[[int, FrameType | None], None] | None = None
 
     def listen(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        """Let SIGINT call `handler` from now on, set again whenever a cell begins. Called in the main thread."""
+        """Let SIGINT call `handler` from now on; each cell sets it again as it begins. Called in the main thread."""
         self._handler = handler
         self._listen()
 
@@ -41,7 +41,7 @@ class MainThreadInterrupt:
         self._listen()
 
     def stop(self, number: int) -> None:
-        """Stop cell `number`, whose code does not run yet, as soon as that begins."""
+        """Stop cell `number`, whose code does not run yet, as soon as the code begins."""
         self._stopped = number
 
     @contextmanager
@@ -57,7 +57,7 @@ class MainThreadInterrupt:
             self._allowed = False
 
     def on_signal(self, running: bool) -> None:
-        """Handle SIGINT, in the main thread; `running` says whether a cell is, the engine's part of it included."""
+        """Handle SIGINT, in the main thread; `running` says whether a cell runs, including the engine's part of it."""
         unblocked, self.unblocked = self.unblocked, False
         if self._allowed:
             self._stopped = None

@@ -12,7 +12,7 @@ from types import FrameType
 class MainThread:
     def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
         self.call = call
-        """Calls a function in the main thread once that is idle."""
+        """Calls a function in the main thread once the thread is idle."""
         self._thread = threading.main_thread()
 
     def is_current(self) -> bool:
@@ -23,7 +23,7 @@ class MainThread:
         return sys._current_frames().get(self._thread.ident or 0)
 
     def interrupt(self) -> None:
-        """Send SIGINT to the main thread, also where it waits in its event loop, as a cell with `await` does.
+        """Send SIGINT to the main thread, even while it waits in its event loop, as in a cell with `await`.
 
         The signal handler of such a cell (ipykernel 7.4) only asks the loop to call a function, which does not wake a
         loop that waits.

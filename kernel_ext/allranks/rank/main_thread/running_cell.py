@@ -27,7 +27,10 @@ class RunningCell:
         """Number of the newest collective in which this cell cannot be waiting."""
         self.interrupt = MainThreadInterrupt(ledger.aborted)
         self.file: str | None = None
-        """The file to which the cell's line numbers refer: its own, or that of an applied function (see `place`)."""
+        """The file to which the cell's line numbers refer: its own, or that of the function that it was sent to call.
+
+        `place` names that function's file in messages; it is empty for the cell's own.
+        """
         self.place = ""
         self._namespace = user_ns
         """The globals by which frames of the user's code are recognised."""
@@ -35,7 +38,7 @@ class RunningCell:
         """The asyncio tasks of earlier cells that were pending when this one began."""
 
     def enter(self, file: str | None, place: str = "", namespace: Namespace | None = None) -> None:
-        """Set the code that runs from here on: the cell's own, or an applied function with globals of its own."""
+        """Set the code that runs from here on: the cell's own, or a called function with its own globals."""
         self.file, self.place = file, place
         self._namespace = self._ledger.user_ns = self._user_ns if namespace is None else namespace
 
@@ -48,14 +51,14 @@ class RunningCell:
         return self.running and self.number == number
 
     def user_frame(self) -> FrameType | None:
-        """The main thread's innermost frame that runs the user's code."""
+        """The main thread's innermost frame that runs the user's code; None if there is none."""
         frame, namespace = self._main.frame(), self._namespace
         while frame is not None and frame.f_globals is not namespace:
             frame = frame.f_back
         return frame
 
     def line(self) -> int | None:
-        """The line of the cell where the main thread is now."""
+        """The line of the cell where the main thread is now; None if it runs no code of the user."""
         frame = self.user_frame() if self.running else None
         return self.line_of(frame)[0] if frame is not None else None
 

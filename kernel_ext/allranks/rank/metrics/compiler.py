@@ -36,7 +36,7 @@ class CompilerWatch:
 
 
 def running() -> psutil.Process | None:
-    """The first compiler among this process's descendants."""
+    """The first compiler among this process's descendants; None if none runs."""
     try:
         children = psutil.Process().children(recursive=True)
     except psutil.Error:

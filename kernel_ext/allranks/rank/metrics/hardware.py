@@ -17,7 +17,7 @@ THROTTLED = "devices/system/cpu/cpu*/thermal_throttle/package_throttle_count"
 SLOW_EVERY = 5.0
 """Seconds between two readings of temperature and throttling, which take milliseconds."""
 UNLIMITED = 1 << 60
-"""A cgroup whose limit is this many bytes or more has none."""
+"""A limit of this many bytes or more means that the cgroup has no limit."""
 
 
 class _Group(NamedTuple):
@@ -85,7 +85,7 @@ class Hardware:
         return found
 
     def _throttle_count(self) -> int | None:
-        """How often processors were throttled since the host started."""
+        """How often processors were throttled since the host started; None if the host does not report it."""
         with suppress(OSError, ValueError):
             return sum(int(file.read_text()) for file in self._counts) if self._counts else None
         return None

@@ -149,7 +149,7 @@ class Log:
             self._left[name] = self._left.get(name, 0) + 1
 
     def _settle(self, *, over: bool = False) -> None:
-        """Log the held values that the code has evaluated; if the cell is `over`, all that need no collective."""
+        """Log the held values that the code has evaluated; if the cell is `over`, all that wait for no collective."""
         held, self._held = self._held, []
         if self._broken():  # values evaluated since then are invalid
             return

@@ -39,7 +39,7 @@ class MeterReading:
 
 
 class Meters:
-    """Cheap readings, taken by the agent about once a second."""
+    """Cheap readings, which the agent takes every 0.5 to 2 seconds."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self._process = psutil.Process()
@@ -66,7 +66,9 @@ class Meters:
         return MeterReading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, stalled, machine, gpu)
 
     def machine(self) -> Machine:
-        """The host: model, chip and cores, memory in bytes, load as a share of all its cores since the last call.
+        """The host: model, chip, cores, memory in bytes, load as a share of all cores, swapping, temperature, traffic.
+
+        Load, swapping and traffic refer to the time since the last call.
 
         Memory and load are rounded, so that the reports of an idle host stay equal.
         """

@@ -10,7 +10,7 @@ from allranks.messages.events import OpTotals
 from allranks.rank.collectives.ledger import Ledger
 
 UNRECORDED = "not kept"
-"""Calls so frequent that the ledger dropped their entries before they were counted; their bytes are unknown."""
+"""Operation name for calls whose entries the ledger dropped before they were counted; their bytes are unknown."""
 
 
 class Traffic:

@@ -2,5 +2,5 @@
 
 Runs in: a rank's main thread.
 Called by: ``rank.agent``.
-May call: nothing of ours.
+May call: nothing of ours but the types of ``messages``.
 """

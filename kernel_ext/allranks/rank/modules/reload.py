@@ -76,7 +76,7 @@ class _Source:
 
 
 class Reloader:
-    """The modules of this rank's working folder; one in each process."""
+    """The modules of this rank's working folder; each process has one `Reloader`."""
 
     def __init__(self, user_ns: Namespace) -> None:
         self._user_ns = user_ns
@@ -85,7 +85,7 @@ class Reloader:
         self._seen: set[str] = set()
         """Names in ``sys.modules`` that have been looked at."""
         self._loaded: dict[str, Stat] = {}
-        """The versions of source files that were read, for when their folder becomes the working folder."""
+        """The stat of each source file that was read, in case its folder becomes the working folder later."""
         self._sources: dict[str, _Source] = {}
         self._dropped: dict[str, _Source] = {}
         """Modules whose files are gone, by name."""
@@ -135,10 +135,11 @@ class Reloader:
         folder: str,
         interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> PreparedReload:
-        """Execute the modules that have changed, pending `decide`; KeyboardInterrupt comes only in `interruptible`.
+        """Execute the modules that have changed, pending `decide`; SIGINT takes effect only in `interruptible`.
 
         An earlier reload whose decision was lost is committed first if its number is at most `committed`, else undone.
-        If a module raises, everything is put back; it counts as changed until it succeeds. KeyboardInterrupt is raised.
+        If a module raises, everything is put back, and the module counts as changed until it succeeds. A
+        KeyboardInterrupt is then raised again; other errors are described in the result.
         """
         if self._pending is not None:
             self.decide(self._pending.number, self._pending.number <= committed)
@@ -172,7 +173,7 @@ class Reloader:
                 del self._dropped[name]
 
     def _is_orphan(self, name: str) -> bool:
-        """Whether the module's package is not loaded: that import failed, and the next must import the module again."""
+        """Whether the module's package is not loaded: its import failed, and the next must import the module again."""
         package = name.rpartition(".")[0]
         if not package or package in sys.modules:
             return False
@@ -199,7 +200,7 @@ class Reloader:
         return changed, [name for name, source in sources if stats[source.path] is None]
 
     def decide(self, number: int, commit: bool) -> None:
-        """Commit or undo the reload `number`; ignored if that is not pending."""
+        """Commit or undo the reload `number`; does nothing if another reload, or none, is pending."""
         reload = self._pending
         if reload is None or reload.number != number:
             return
@@ -241,7 +242,7 @@ class _Folder:
         return os.path.isabs(path) and self._own(self._real(path)) is not None  # not "<string>"
 
     def _own(self, real: str) -> str | None:
-        """The path relative to the folder."""
+        """The path relative to the folder; None if the file is outside, or part of an installed package."""
         if not real.startswith(self._root) or real.startswith(self._others):
             return None
         own = real[len(self._root) :]
@@ -305,7 +306,10 @@ class _Reload:
         self._attributes = list(self._parents())
 
     def _parents(self) -> Iterator[tuple[ModuleType, str, object, ModuleType]]:
-        """Packages, the name of a changed submodule, what the package has under that name, and the submodule."""
+        """Yields, for each changed submodule: its package, its name there, the package's attribute, and the submodule.
+
+        The attribute is the value that the package has under that name, or `_MISSING`.
+        """
         for name, source in self.changed.items():
             package, _, child = name.rpartition(".")
             parent = sys.modules.get(package)
@@ -344,8 +348,8 @@ class _Reload:
     def _shadowed(self) -> list[tuple[ModuleType, dict[str, ModuleType]]]:
         """Packages that are not executed again and have something else under the names of changed submodules.
 
-        After `from .train import train` in `__init__`, that is a function. Importing the submodule again must not
-        replace it.
+        After `from .train import train` in `__init__`, the package's `train` is a function. Importing the submodule
+        again must not replace the function.
         """
         found: dict[int, tuple[ModuleType, dict[str, ModuleType]]] = {}
         for parent, child, value, module in self._attributes:
@@ -359,7 +363,7 @@ class _Reload:
         return list(found.values())
 
     def _specs(self) -> dict[str, ModuleSpec]:
-        """Specs by name, which execute each module once, even if it has several names."""
+        """Specs of the changed modules, by name; their loaders execute a module once, even if it has several names."""
         names: dict[int, list[str]] = {}
         for name, source in self.changed.items():
             names.setdefault(id(source.module), []).append(name)

@@ -1,4 +1,4 @@
-"""Makes what refers to functions and classes of a module use those of its new code, after the module was reloaded.
+"""After a module was reloaded, makes all references to its old functions and classes use the new ones.
 
 - an old function gets the code of the new one;
 - instances, and subclasses defined elsewhere, get the new class;
@@ -10,7 +10,7 @@ Of IPython's autoreload (8.18 to 9.18), only `update_function` is used. `update_
 - `update_function` raises ValueError where the free variables differ, as when a method begins to call `super()`, and
   `update_class` then stops halfway;
 - a static method that is new in the class becomes an ordinary method of the old one;
-- slots of the old class are replaced by those of the new one, which its instances cannot use;
+- the old class gets the slots of the new one, which instances of the old class cannot use;
 - the first instance whose layout does not fit ends the update of all others;
 - each class costs a walk over all objects of the process.
 """
@@ -40,7 +40,7 @@ class Older:
         self._references: dict[str, list[weakref.ref[Any]]] = {}
 
     def chain(self, key: str, old: object) -> list[Any]:
-        """`old` and the objects that it replaced, which are known by `key`: the module, and the path in it."""
+        """`old` and the objects that it replaced. `key` identifies them: the module, and the path in it."""
         alive = [value for reference in self._references.get(key, []) if (value := reference()) is not None]
         if not any(value is old for value in alive):
             alive.append(old)
@@ -161,7 +161,7 @@ class Update:
             type.__setattr__(old, "__new__", staticmethod(_maker(old, new)))
 
     def _update_methods(self, key: str, old: object, new: object) -> bool:
-        """Update the functions of a method or property in place; whether the old one now equals the new one."""
+        """Update the functions of a method or property in place; returns whether the old one now equals the new one."""
         if type(old) is not type(new) or not _functions(new):
             return False
         done = True
@@ -173,7 +173,7 @@ class Update:
 
 
 def _is_function(value: object) -> TypeGuard[FunctionType]:
-    # Not isinstance: what mx.compile returns (MLX 0.32) has a `__class__` that says function, and is none.
+    # Not isinstance: the result of mx.compile (MLX 0.32) is not a function, although its `__class__` says so.
     return type(value) is FunctionType
 
 
@@ -182,7 +182,7 @@ def _is_class(value: object) -> TypeGuard[type]:
 
 
 def _is_definition(value: Any) -> bool:
-    """Whether it is a function, a class, or a callable that stands for a function, such as a compiled one.
+    """Whether the value is a function, a class, or a callable that stands for a function, such as a compiled one.
 
     Not an instance that can be called, such as a model: it has no name of its own.
     """
@@ -221,7 +221,7 @@ def _class_cells(method: object) -> Iterator[types.CellType]:
 
 
 def _update_in_place(old: object, new: object) -> bool:
-    """Give a function the code of another; whether that was possible."""
+    """Give the old function the code of the new one; returns whether that was possible."""
     from IPython.extensions.autoreload import update_function
 
     if not _is_function(old) or not _is_function(new):
@@ -229,14 +229,14 @@ def _update_in_place(old: object, new: object) -> bool:
     if old.__globals__ is not new.__globals__ or old.__code__.co_freevars != new.__code__.co_freevars:
         return False
     update: Callable[[object, object], None] = update_function
-    old.__kwdefaults__ = new.__kwdefaults__  # IPython 8.18 leaves these and the annotations
+    old.__kwdefaults__ = new.__kwdefaults__  # IPython 8.18 does not copy these, nor the annotations
     annotations = "__annotate__" if hasattr(new, "__annotate__") else "__annotations__"
     setattr(old, annotations, getattr(new, annotations))
-    with suppress(NameError):  # in annotations, which IPython 9.18 copies last and Python 3.14 evaluates for that
+    with suppress(NameError):  # IPython 9.18 copies the annotations last, and Python 3.14 evaluates them for that
         update(old, new)
     for name, ours, theirs in zip(new.__code__.co_freevars, old.__closure__ or (), new.__closure__ or ()):
         with suppress(ValueError):  # an empty cell
-            # What a decorator wraps is replaced; what the closure counts or caches is not.
+            # Functions and classes that a decorator wraps are replaced; counters and caches in the closure stay.
             if name != "__class__" and (_is_function(theirs.cell_contents) or _is_class(theirs.cell_contents)):
                 ours.cell_contents = theirs.cell_contents
     return True

@@ -1,6 +1,6 @@
-"""Questions about what hardware and backends can do, asked with the code by which ranks use them.
+"""Questions about the abilities of hardware and backends, asked with the code that ranks themselves use.
 
 Runs in: processes of its own, which may hang, crash or be killed.
-Called by: ``probe``, as ``python -m allranks.rank.probe``; ``discovery.doctor``, on each host, `abortable`.
+Called by: ``probe``, as ``python -m allranks.rank.probe``; ``discovery.doctor`` runs `abortable` on each host.
 May call: ``rank.world``, ``messages``, ``machine``.
 """

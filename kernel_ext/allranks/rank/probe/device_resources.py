@@ -1,4 +1,4 @@
-"""How many resources a device gives out, and whether it takes back those of a process that has ended."""
+"""How many resources an RDMA device has, and whether it takes back the resources of a process that has ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from allranks.rank.world.shared_libraries import NotInPlace
 from .devices import opened
 
 MOST = 256
-"""Counting ends here: a device of another maker may have millions."""
+"""Counting stops at this number: a device of another maker may have millions."""
 NEEDED = {"queue pairs": 1, "memory regions": 64, "protection domains": 1, "completion queues": 1}
-"""What a mesh of MLX (0.32.4) makes on a device for each peer."""
+"""Number of resources of each kind that a mesh of MLX (0.32.4) creates on a device for each peer."""
 FREED_WITHIN = 4.0
-"""Seconds that a device gets to take back the resources of a process."""
+"""Seconds within which a device must take back the resources of a process that has ended."""
 HOLDS = "holds"
 """The line that a process writes once it has one resource of each kind."""
 _PAGE = 4096
@@ -72,7 +72,10 @@ def hold(verbs: RdmaVerbs) -> None:
 
 
 def counted(verbs: RdmaVerbs, context: int) -> Counts:
-    """How many resources of each kind can be made alone, with those that they need, up to `MOST`. Frees them all."""
+    """How many resources of each kind can be made, up to `MOST`.
+
+    Each kind is counted alone, with only the other resources that it needs. All are freed.
+    """
     return {
         "queue pairs": _count(verbs, context, "create_qp"),
         "memory regions": _count(verbs, context, "reg_mr"),
@@ -99,12 +102,15 @@ def _count(verbs: RdmaVerbs, context: int, make: str) -> int:
                     made(verbs, stack, make, context, 8, None, None, 0)
                 count += 1
         except NotInPlace:
-            pass  # that was the last one
+            pass  # the device has no more
     return count
 
 
 def _freed(verbs: RdmaVerbs, question: str, ends: signal.Signals | None) -> ProbeAnswer:
-    """Whether a device has as many resources as before, after a process that held one of each has ended by `ends`."""
+    """Whether a device has as many resources as before, after a process that held one of each has ended.
+
+    The signal `ends` ends the process; if it is None, the process exits by itself.
+    """
     try:
         before = _now(verbs)
         if not _held_and_ended(verbs, ends):

@@ -1,4 +1,4 @@
-"""What aborting in place relies on: where a driver has its functions, and what a queue pair does in the state ERR."""
+"""The conditions for aborting in place: where a driver has its functions, and how a queue pair behaves in ERR."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask_flush(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
 
 
 def _contexts(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
-    """Examine a context of each device and a second one of the first, as in a process that forms two worlds."""
+    """Examine a context of each device, and a second context of the first, as in a process that forms two worlds."""
     with ExitStack() as stack:
         found = stack.enter_context(devices(verbs))
         contexts = []

@@ -38,7 +38,7 @@ RANK_VARIABLES = (
     "PBS_VNODENUM",
     "JOB_COMPLETION_INDEX",
 )
-"""Variables in which launchers number their processes; Slurm's after Open MPI's, since Slurm may start mpirun."""
+"""Variables with a process's number, by launcher; Slurm's comes after Open MPI's, since Slurm may start mpirun."""
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 FILE_WITHIN = 90.0
 """Seconds to wait for a join file: NFS may hide a new file from other hosts for a minute."""
@@ -56,7 +56,7 @@ END = to_line(End())
 
 
 def launched_as() -> int | None:
-    """The number that the launcher gave this process, if it numbers them."""
+    """The number that the launcher gave this process; None if it gave none."""
     return next((int(os.environ[name]) for name in RANK_VARIABLES if os.environ.get(name, "").isdigit()), None)
 
 

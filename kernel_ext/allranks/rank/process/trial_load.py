@@ -68,7 +68,7 @@ def _namespace(rank: int, size: int) -> Namespace:
 
 
 def _read(file: IO[bytes], size: int) -> bytearray | mmap.mmap:
-    """The next `size` bytes; a large buffer is not read, and stays empty memory that the system need not allocate."""
+    """The next `size` bytes; a large buffer is not read, but replaced by zeros that the system need not allocate."""
     if size <= SMALL:
         return bytearray(file.read(size))
     file.seek(size, os.SEEK_CUR)

@@ -40,10 +40,12 @@ def describe(
     *,
     compared: bool = True,
 ) -> list[DescribedVariable]:
-    """One entry for each name: type, shape, dtype, bytes of its arrays; if `compared`, a checksum where all is known.
+    """One entry for each name: type, shape, dtype, bytes of its arrays, and if `compared`, a checksum.
 
-    Names in `invalid` depend on an aborted collective. Arrays whose ``id`` is in `on_its_way` count as pending, since
-    reading them would wait for their evaluation. Modules, functions and classes are left out: they are code.
+    The checksum is None if a leaf is pending, or is neither an array nor a plain value, or if there are more than
+    `MOST_LEAVES` leaves. Names in `invalid` depend on an aborted collective. Arrays whose ``id`` is in `on_its_way`
+    count as pending, since reading them would wait for their evaluation. Modules, functions and classes are left out:
+    they are code.
     """
     return [
         DescribedVariable(name=name, invalid=name in invalid, **_described(value, on_its_way, compared))
@@ -99,12 +101,12 @@ def is_array(value: object) -> bool:
 
 
 def is_pending(array: Array) -> bool:
-    """Whether an MLX array is still to be computed."""
+    """Whether the array is an MLX array that is not evaluated yet."""
     return type(array).__module__.split(".")[0] == "mlx" and pending_arrays.is_pending(array)
 
 
 def _bytes(leaf: Any) -> bytes | memoryview | None:
-    """The leaf's content as bytes, for a checksum; None for other objects than arrays and plain values."""
+    """The leaf's content as bytes, for a checksum; None for objects other than arrays and plain values."""
     if is_array(leaf):
         import numpy as np
 

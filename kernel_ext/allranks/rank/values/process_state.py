@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 NAME = "(process state)"
 State: TypeAlias = Mapping[str, Any]
-"""What `taken` returns: the random states by library, and the variables that were set and unset."""
+"""The result of `taken`: random states by library, and the environment variables that cells have set and unset."""
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_")
 """Prefixes of environment variables that a launcher sets for one process only."""
 
@@ -51,7 +51,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore(state: State) -> dict[str, str]:
-    """Restore what `taken` returned in another process; return what failed, and why. In the main thread."""
+    """Restore a state that another process has `taken`; return what failed, and why. In the main thread."""
     return _restored(state, {**_RANDOM, "os.environ": _environ})
 
 

@@ -26,8 +26,8 @@ def read_values(names: Collection[str], without: Collection[str], user_ns: Mappi
     """The plain values among these variables, and among the variables that the user's functions read in turn.
 
     A function or class of the user is returned as a short checksum of its code, under its name with ``()``. `without`
-    lists names that the code binds itself; variables that the functions bind are left out, too, since they have other
-    values at each moment. Evaluates nothing.
+    lists names that the code binds itself; variables that the functions bind are left out, too, since their values keep
+    changing. Evaluates nothing.
     """
     found: dict[str, Any] = {}
     changed = set[str]()
@@ -81,7 +81,7 @@ def _checksum(parts: Collection[types.FunctionType | str]) -> str:
 
 
 def _text_of(function: types.FunctionType) -> str:
-    """The function's compiled code, which a saved function has, too, and its plain default values."""
+    """The function's plain default values and its compiled code, which a function loaded from a file also has."""
     text = _compiled(function.__code__)
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return f"{text}{[each for each in defaults if type(each) in PLAIN]}"

@@ -90,7 +90,7 @@ class SafetensorsFile:
             raise Damaged(f"{path} is incomplete")
 
     def read(self, key: str, dtype: str, shape: list[int], nbytes: int) -> bytearray:
-        """The bytes of the array. Raises Damaged if it differs in dtype, shape or size."""
+        """The bytes of the array. Raises Damaged if it is missing, or differs in dtype, shape or size."""
         found = self._header.get(key)
         start = self._start + found["data_offsets"][0] if found else 0
         offsets = [start - self._start, start - self._start + nbytes]

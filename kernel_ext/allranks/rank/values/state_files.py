@@ -79,7 +79,7 @@ def find_savable(
 
 
 class StateSnapshot:
-    """The values of variables at one moment, which later cells do not change. Taken in the main thread."""
+    """The values of variables at one moment; later cells do not change them. Taken in the main thread."""
 
     def __init__(self, variables: Mapping[str, object]) -> None:
         """An array with several names gets its key from the first. Raises ValueError for an unsavable variable."""
@@ -137,7 +137,10 @@ def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVar
 
 
 def _is_storable(value: Any) -> bool:
-    """Whether the format can store the value: an MLX array, or a numpy array that is not a view of another."""
+    """Whether the value goes to a safetensors file: an MLX array, or a plain numpy array.
+
+    Plain means contiguous, writeable, not a view of another array, and of a native dtype that the format has.
+    """
     if (mx := sys.modules.get("mlx.core")) is not None and type(value) is mx.array:
         return True
     numpy = sys.modules.get("numpy")
@@ -191,7 +194,7 @@ def _parts(value: object) -> Iterator[tuple[object, object]]:
 
 
 def _snapshot(arrays: Mapping[str, Any]) -> dict[str, ArrayBytes]:
-    """The bytes of these arrays. MLX arrays share their memory until an assignment such as ``x[0] = 1`` copies it."""
+    """The bytes of these arrays. An MLX array shares its memory until an assignment such as ``x[0] = 1`` copies it."""
     mx = sys.modules.get("mlx.core")
     own = {
         # There is no float64 on a GPU.

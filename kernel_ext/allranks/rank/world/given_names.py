@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GivenNames:
-    """Puts these names into the user's namespace, and knows which of them the user has reassigned."""
+    """Assigns the names that every cell finds, and knows which of them the user has reassigned."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class GivenNames:
         """`group` returns the world's group, and `shell` IPython's shell; both return None at first."""
         self._user_ns, self._ledger, self.log, self._group, self._shell = user_ns, ledger, log, group, shell
         self._given: Namespace = {}
-        """What `hand_out` assigned, by name; without the group, to which nothing may refer when the world is left."""
+        """The assigned ``mx``, ``rank`` and ``size``; not the group, to which nothing may refer when it is left."""
 
     def hand_out(self) -> None:
         """Assign the names that every cell starts with, except those that the user has reassigned."""
@@ -47,11 +47,11 @@ class GivenNames:
         self._user_ns.update({name: value for name, value in names.items() if name in free})
         del names["world"]
         self._given = names
-        self._user_ns.setdefault("mark", mark)  # a `mark` of the user's own stays
+        self._user_ns.setdefault("mark", mark)  # the user's own `mark` stays
         self._user_ns.setdefault("log", self.log)  # `from math import log` is left alone
 
     def all(self) -> Namespace:
-        """The values of ``mx``, ``world``, ``rank``, ``size`` and ``log``."""
+        """The values of ``mx``, ``world``, ``rank``, ``size`` and ``log``, by name."""
         import mlx.core as mx
 
         group = self._group()
@@ -60,14 +60,14 @@ class GivenNames:
         return {**names, "log": self.log}
 
     def given(self) -> set[str]:
-        """The names that still have the values that `hand_out` assigned."""
+        """Which of ``mx``, ``world``, ``rank`` and ``size`` still have the values that `hand_out` assigned."""
         user_ns = self._user_ns
         same = {name for name, value in self._given.items() if name in user_ns and _same(user_ns[name], value)}
         world = user_ns.get("world", "")
         return same | ({"world"} if world is None or world is self._group() else set())
 
     def taken(self) -> set[str]:
-        """The names that the user has reassigned."""
+        """Which of ``mx``, ``world``, ``rank`` and ``size`` the user has reassigned."""
         return {name for name in GIVEN if name in self._user_ns} - self.given()
 
     def user_variables(self) -> Namespace:

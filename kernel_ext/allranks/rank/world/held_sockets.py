@@ -22,13 +22,16 @@ from contextlib import suppress
 HELD_FOR = 10.0
 """Seconds after a rank's end until its sockets are closed; its neighbours should be unblocked by then."""
 MOST_READ = 65_536
-"""Bytes read from a pipe: as many as a Linux pipe holds."""
+"""Maximum number of bytes read from a pipe: a Linux pipe holds no more."""
 MOST = 250
 """Maximum number of descriptors in one message; the kernel accepts 253."""
 
 
 def hold(holder: int | None, descriptors: Sequence[int]) -> None:
-    """In a rank: have the host process hold these sockets, instead of the ones it held before."""
+    """In a rank: have the host process hold these sockets, instead of the ones it held before.
+
+    `holder` is the descriptor of a channel to the host process (`Holder.channel`); with None, this does nothing.
+    """
     if holder is None:
         return
     with suppress(OSError), socket.socket(fileno=os.dup(holder)) as channel:
@@ -63,7 +66,7 @@ class Holder:
         return theirs
 
     def watched(self) -> list[int]:
-        """The descriptors to wait for; pass those that are ready to `take`."""
+        """The descriptors to wait for; pass the ready ones to `take`."""
         return [channel.fileno() for channel in self._channels.values()]
 
     def take(self, ready: Collection[int]) -> None:
@@ -87,7 +90,7 @@ class Holder:
             self._until[name] = time.monotonic() + HELD_FOR
 
     def unread(self, name: str) -> str:
-        """The output on the process's stderr that it had no time to read."""
+        """The output on the process's stderr that the process had no time to read."""
         found = b""
         for pipe in self._pipes.pop(name, ()):
             os.set_blocking(pipe, False)

@@ -1,7 +1,7 @@
 """Call a function before SIGTERM ends the process, even while its main thread is blocked in C code.
 
-Python runs signal handlers in the main thread only. But the interpreter writes a byte for each signal at once, and
-another thread can read it, unless an event loop already receives these bytes.
+Python runs signal handlers in the main thread only. But for each signal, the interpreter at once writes a byte to a
+descriptor (`signal.set_wakeup_fd`). Another thread can read it, unless an event loop already uses the descriptor.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from types import FrameType
 
 
 def before_sigterm(call: Callable[[], None]) -> None:
-    """On SIGTERM, call `call` and then end. Used in the main thread; does nothing if SIGTERM is handled already."""
+    """On SIGTERM, call `call` and then end the process; does nothing if SIGTERM is handled already.
+
+    Called in the main thread.
+    """
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
     came, wake = os.pipe()
     os.set_blocking(wake, False)
     used = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     watched = used == -1
-    if not watched:  # an event loop uses it for signals of its own
+    if not watched:  # an event loop uses it for its own signals
         signal.set_wakeup_fd(used)
 
     def handle(_number: int, _frame: FrameType | None) -> None:

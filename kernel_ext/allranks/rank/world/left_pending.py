@@ -66,14 +66,17 @@ class LeftBehind:
 
 
 def asked(arrays: Iterable[Reference]) -> list[poison.Asked]:
-    """The operations and dtypes that the placeholders must suit for these: a NaN as an index ends the process."""
+    """Return operations and dtypes to pass to `poison.pattern`, so that these arrays can be computed.
+
+    If an operation takes indices, int32 is among the dtypes: NaN as an index ends the process.
+    """
     held = [array for each in arrays if (array := each()) is not None]
     dtypes = {str(array.dtype).removeprefix("mlx.core.") for array in held}
     return [("all_sum", dtype) for dtype in (dtypes | {"int32"} if indexes(held) else dtypes)]
 
 
 def compute(arrays: Iterable[Reference]) -> None:
-    """Evaluate these arrays from what the placeholders deliver. Called in the main thread."""
+    """Evaluate these arrays from what the placeholders deliver, and ignore errors. Called in the main thread."""
     import mlx.core as mx
 
     evaluate = original(mx.eval)

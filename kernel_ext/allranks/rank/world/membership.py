@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
-"""``mlx::core::distributed::clear_backends()``: Python's own atexit hook calls it; nothing else exports it."""
+"""``mlx::core::distributed::clear_backends()``: MLX's atexit hook calls it, and its Python API has no such function."""
 SETTLE_WITHIN = 2.0
 """Seconds that collectives of the previous world get to return."""
 FAILED_HERE = "the world is broken because a collective failed; it is re-formed after the cell"
@@ -112,11 +112,11 @@ class World:
         self._breaking = threading.RLock()  # reentrant: a signal handler may need it while the main thread has it
         self._left_behind = LeftBehind()
         self._places: list[rebind.Put] = []
-        """Put the next group in the places that held the last one; kept from leaving a world until joining the next."""
+        """Functions that put the next group wherever the last one was held; kept until the next world is joined."""
         self.forming = False
         """Whether the main thread is leaving a world or joining one."""
         self._asked = self._begun = self._stopped = 0
-        """Requests to form a world: how many came, how many were begun, and the last one that was stopped."""
+        """Requests to form a world, numbered from 1: the last one that came, was begun, and was stopped; 0 for none."""
         self._ring_before: tuple[RingInPlace, Group | None] | None = None
         """The previous ring, and its group if the user has threads, which still get invalid results from that ring."""
         self._releasing = threading.Lock()
@@ -132,7 +132,7 @@ class World:
 
     @property
     def is_to_be_left(self) -> bool:
-        """Whether the main thread is to leave this world and has not begun to: no task may block it then."""
+        """Whether the main thread is to leave this world and has not begun to: no task may block it meanwhile."""
         return self._begun < self._asked
 
     def _is_stopped(self) -> bool:
@@ -238,7 +238,7 @@ class World:
         mx.distributed.init = replaced(init, init_once)
 
     def _leave(self) -> list[str]:
-        """Leave the old world, if any; returns names of variables that wait for its collectives: they are invalid."""
+        """Leave the old world, if any; returns the names of variables that wait for its collectives, now invalid."""
         if self.group is None:
             return []
         self._peers.meet(())
@@ -308,7 +308,10 @@ class World:
         return self._in_place is not None and self._in_place.broken_up
 
     def pattern(self) -> bytes | None:
-        """The pattern that marks the results of collectives aborted now (see `poison.is_marked`)."""
+        """The pattern that marks the results of collectives aborted now (see `poison.is_marked`).
+
+        None on MPI, and if collectives cannot be aborted.
+        """
         in_flight = ((each.op, each.dtype) for each in self._ledger.in_flight())
         return self._in_place.pattern(in_flight) if self._in_place is not None else None
 
@@ -346,13 +349,16 @@ class World:
             self._break_failed()
 
     def broken_elsewhere(self) -> None:
-        """Handle that another rank has broken this world. Called in the agent's thread."""
+        """On MPI, break this world, since another rank has broken it. Called in the agent's thread."""
         with self._breaking:
             if self._in_place is not None:
                 self._in_place.broken_elsewhere()
 
     def give_up_aborting(self, because: str) -> None:
-        """Abort no collectives of this world, since other ranks cannot. Called in the agent's thread."""
+        """Abort no more collectives, in this world and the next ones: other ranks cannot, and `because` says why.
+
+        Called in the agent's thread.
+        """
         with self._breaking:
             member = self._jaccl if isinstance(self._in_place, JacclInPlace) else self.mpi
             member.give_up(because)

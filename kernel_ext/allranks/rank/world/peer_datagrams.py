@@ -2,8 +2,8 @@
 
 The notebook cannot do so when a C extension holds its GIL, when its machine sleeps, or when no thread tracks the cell.
 A rank that failed and got no `requests.Decided` sends a datagram to each other rank of its world, repeatedly. A rank
-that is blocked in the same cell then aborts its collective, as it does when the notebook asks it to, and replies that
-the world is broken: on MPI, ranks that are not blocked must answer those that are.
+that is blocked in the same cell then aborts its collective, as it does when the notebook asks it to, and informs all
+other ranks that the world is broken: on MPI, ranks that are not blocked must answer the blocked ones.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 CHUNK = 1 << 18
 """Maximum number of bytes sent or received at once; a multiple of the length of every pattern."""
 CLOSED_WITHIN = 0.05
-"""Seconds until the thread notices `close`."""
+"""Maximum seconds until the thread notices `close`."""
 
 
 class Placeholders:

@@ -83,7 +83,7 @@ def _in_dict(holder: dict[Any, Any], group: object) -> list[Put]:
 
 
 def _in_defaults(function: types.FunctionType, group: object) -> list[Put]:
-    """A tuple cannot be changed, but the default arguments of a function can be replaced."""
+    """Return a function that replaces all default arguments, since their tuple cannot be changed; [] if not needed."""
     # `put` must not hold the tuple, which holds the group.
     kept = [None if value is group else value for value in function.__defaults__ or ()]
     at = {i for i, value in enumerate(function.__defaults__ or ()) if value is group}

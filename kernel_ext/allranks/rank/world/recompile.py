@@ -25,7 +25,7 @@ class Generation:
     """The world in which compiled functions are called."""
 
     ledger: Ledger | None = None
-    """Records their collectives at each call: MLX calls the user's function itself only to trace it."""
+    """Notes the collectives of compiled functions at each call: MLX calls the user's function only to trace it."""
 
 
 def install(mx: Any) -> None:

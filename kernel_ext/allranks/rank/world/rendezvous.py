@@ -15,7 +15,7 @@ from allranks.messages.events import Listens
 from allranks.messages.requests import Form
 
 FLUSHED_WITHIN = 0.5
-"""Seconds that a message gets to be sent."""
+"""Seconds to wait until a message is sent."""
 _LISTEN = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 
@@ -57,7 +57,10 @@ class Rendezvous:
         self._port: int | None = None
 
     def entered(self, port: int) -> None:
-        """Note that ranks to which this one connects have entered ``init`` (`MayConnect`). From the agent's thread."""
+        """Note that ranks to which this one connects have entered ``init`` (`MayConnect`).
+
+        Called in the agent's thread.
+        """
         with self._changed:
             self._port = port
             self._changed.notify_all()

@@ -17,7 +17,7 @@ class RingInPlace:
     """The ring that this process is in."""
 
     def __init__(self, holder: int | None, wire: LinkStats, sockets: frozenset[int], ports: Collection[int]) -> None:
-        """`sockets` were opened with the ring: any other may use a port that is one of `ports` on another host."""
+        """`sockets` were opened while the ring was joined: an unrelated socket may also have one of `ports`."""
         self._holder, self._wire, self._sockets, self.ports = holder, wire, sockets, frozenset(ports)
         own = self._own()
         hold(holder, own)

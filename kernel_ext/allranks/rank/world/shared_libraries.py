@@ -69,7 +69,7 @@ def address_of(function: Any) -> int:
 
 
 def only_place(content: bytes, what: str) -> int:
-    """The pointer-aligned address of `content` in MLX's writable memory. Raises NotInPlace unless just one exists."""
+    """The pointer-aligned address of `content` in MLX's writable memory. Raises NotInPlace unless there is just one."""
     found = []
     for start, memory in writable(MLX):
         at = memory.find(content)

@@ -60,7 +60,7 @@ class Unblocker:
         self._stood: tuple[CodeType, int] | None = None
         """Position of the main thread in the user's code when it was sent SIGINT; None if it ran other code."""
         self._looks = 0
-        """Number of checks since then that found no effect of the signal."""
+        """Number of consecutive checks since that SIGINT that found no effect of it."""
         self._tell_at: tuple[float, int] | None = None
         """When to inform the other ranks that this one failed, and in which cell."""
         self._tell_every = TELL_EVERY
@@ -92,7 +92,7 @@ class Unblocker:
             ledger.aborted.note(newest, in_flight, pattern)
 
     def stop(self) -> None:
-        """Stop the running cell, or a look back (`Debugger.look_back`); an idle rank has nothing to stop."""
+        """Stop the running cell, or a post-mortem session (`Debugger.look_back`); an idle rank has nothing to stop."""
         if self._debugger.looking_back:
             if not self._break_up(None, stopped=True):  # a command may be blocked in a collective
                 self._interrupt()
@@ -102,7 +102,7 @@ class Unblocker:
         later = (time.monotonic() + SIGNAL_AFTER, self._cell.number)
         self._break_at = later
         if self.free(stopped=True):
-            # The main thread may wait for a thread of the user's instead of a collective: then it needs the signal too.
+            # If the main thread waits for one of the user's threads instead of a collective, it needs the signal too.
             self._signal_at = later
         else:
             self._interrupt()
@@ -110,7 +110,7 @@ class Unblocker:
     def free(self, *, stopped: bool = False) -> bool:
         """Abort the collective in which the main thread waits; returns False if there is none that can be aborted.
 
-        It raises KeyboardInterrupt in the user's code if the cell is `stopped`, and RuntimeError otherwise. At the
+        The collective raises KeyboardInterrupt in the user's code if `stopped`, and RuntimeError otherwise. At the
         barrier of ``check=strict``, it always raises RuntimeError.
         """
         collective = self._cell.current_collective()
@@ -152,8 +152,8 @@ class Unblocker:
     def free_task(self, cell: int | None = None) -> bool:
         """Abort the collective in which an asyncio task of an earlier cell blocks the main thread.
 
-        It raises in the task. `cell` is the number of the cell that waits for the main thread, if there is one. Returns
-        whether a collective was aborted.
+        The collective raises in the task. `cell` is the number of the cell that waits for the main thread, if there is
+        one. Returns whether a collective was aborted.
         """
         collective = self._cell.current_collective()
         if self._cell.running or self._world.forming or collective is None:

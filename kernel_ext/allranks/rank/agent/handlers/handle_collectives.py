@@ -1,4 +1,4 @@
-"""Requests about the world, its collectives, and what a cell left pending."""
+"""Requests about the world, its collectives, and arrays that a cell left pending."""
 
 from __future__ import annotations
 

@@ -162,7 +162,8 @@ class CheckpointRequests(RequestTable):
     def _load(self, request: requests.Load, buffers: Buffers) -> Reply[requests.Loaded]:
         """Load the variables in a file or in the buffers.
 
-        A given file stays with `keep`, or if part of it could not be loaded. Without `keep` it is loaded only once.
+        The file at a given path stays if `keep` is set, or if part of it could not be loaded. Without `keep`, it is
+        loaded only once.
         """
         path = self._file(request.path)
         if path in self._loaded and not buffers:  # the notebook was interrupted before it got the answer

@@ -1,10 +1,10 @@
 """Aborting a JACCL world within the process: its queue pairs, and how the loops that poll them are ended.
 
 JACCL's loops poll until the work requests that they posted are complete, and never look at a completion's status (mlx
-0.32.4). A queue pair that is moved to the state ERR completes all its work requests, and those that are posted later.
-So with the registered memory full of NaN, every collective in flight returns NaN. If the driver completes nothing in
-ERR, a function of ours answers the polls with invented completions, which end the loops, and posting fails. JACCL
-raises that failure out of its collectives, and the result of the last one may be any number.
+0.32.4). A queue pair that is moved to the state ERR completes all its work requests, including later ones. So if the
+registered memory has been filled with NaN, every collective in flight returns NaN. If the driver completes nothing in
+ERR, a function of ours answers the polls with invented completions, which end the loops, and another makes posting
+fail. Then JACCL's collectives raise, and the result of the last one may be any number.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class JacclInPlace:
         self.broken_up = False
         """Whether collectives of this world were aborted."""
         self._look_at: float | None = None
-        """When to look whether the aborted collectives have returned."""
+        """The time.monotonic at which to check whether the aborted collectives returned; None if no check is due."""
         self._polls: Counter[int] = Counter()
-        """Number of polls of each thread since they are answered here."""
+        """Number of polls that were answered here, by thread."""
         self._kept = POLL(lambda *_: 0), POLL(self._invent), POST(lambda *_: _ENODEV)
         self._waits, self._ends, self._fails = map(address_of, self._kept)
 
     def pattern(self, in_flight: Iterable[Asked]) -> bytes:
-        """The pattern with which `break_up` is to abort these collectives; zeros if the driver completes nothing."""
+        """The pattern with which `break_up` is to abort these collectives; zeros if ERR completes nothing."""
         return poison.pattern(in_flight) if self._trial.flushes else poison.ZEROS
 
     def break_up(self, pattern: bytes | None) -> None:
@@ -74,7 +74,10 @@ class JacclInPlace:
         """Do nothing: another rank has broken this world, and the head unblocks this rank if it is blocked."""
 
     def help(self) -> float | None:
-        """Answer polls here if the driver does not complete the aborted work; returns seconds until the next look."""
+        """Answer polls here if the driver does not complete the aborted work.
+
+        Returns the seconds until the next call; None if none is needed.
+        """
         if self._look_at is None:
             return None
         if time.monotonic() < self._look_at:
@@ -85,7 +88,7 @@ class JacclInPlace:
         return None
 
     def has_failed(self) -> bool:
-        """Whether a transfer failed: MLX takes that for a success (0.32.4), but the driver moves its pair to ERR."""
+        """Whether a transfer failed: MLX takes it for success (0.32.4), but its queue pair is in ERR then."""
         with self._table.lock:
             return not self.broken_up and any(is_in_error(self._table, pair) for pair in self._left("create_qp"))
 
@@ -117,14 +120,14 @@ class JacclInPlace:
                 put(context, {POLL_CQ: self._trial.slots[POLL_CQ]})
 
     def _left(self, make: str) -> list[int]:
-        """The resources that the verb `make` made for this world and that are not freed."""
+        """The resources that the verb `make` made for this world and that have not been freed."""
         return [made for made in self._made[make] if made in self._table.held[make]]
 
     def _invent(self, _queue: int, room: int, completions: int) -> int:
         """Invent one completion per poll, so that no loop gets more than it waits for.
 
-        It is that of a send, for which JACCL copies nothing. Only a mesh's reduction waits for receives as well, and it
-        accepts any.
+        The first completions (`_SENDS_FIRST`) are those of sends, for which JACCL copies nothing. The later ones are
+        those of receives: only a mesh's reduction waits for these as well, and it accepts any.
         """
         if not room:
             return 0

@@ -40,7 +40,7 @@ class JacclMember:
         self._before: dict[str, set[int]] = {}
         """The resources that JACCL held before the newest world, by verb."""
         self.not_in_place = ""
-        """Why collectives of JACCL cannot be aborted here, as a clause."""
+        """Why collectives of JACCL cannot be aborted here, as a clause; empty if they can."""
         self._streams: list[Stream] = []
 
     @property
@@ -66,7 +66,10 @@ class JacclMember:
         self._before = {make: set() for make in found.held}
 
     def joined(self, streams: list[Stream]) -> JacclInPlace | None:
-        """Return the means to abort the world just joined, whose collectives use these streams; None without any."""
+        """Return the means to abort the world just joined; None if it cannot be aborted.
+
+        `streams` are the streams that its collectives use.
+        """
         if self._table is None or self._trial is None or self.not_in_place:
             return None
         self._streams = streams
@@ -77,7 +80,7 @@ class JacclMember:
             return None
 
     def give_up(self, because: str) -> None:
-        """Abort no collectives of this world, since other ranks cannot."""
+        """Abort no more collectives, in this world and the next ones: other ranks cannot, and `because` says why."""
         self.not_in_place = self.not_in_place or because
 
     def release(self, break_up: Callable[[bytes | None], None]) -> None:
@@ -112,7 +115,7 @@ class JacclMember:
 
 
 def usable_table(mx: ModuleType) -> VerbsTable:
-    """MLX's table of verbs. Raises NotInPlace where it may not be used; writes nothing."""
+    """MLX's table of verbs. Raises NotInPlace if it may not be used; writes nothing."""
     _check_switch()
     if not mx.distributed.is_available("jaccl"):  # MLX opens librdma only now
         raise NotInPlace(f"MLX cannot load {sys.platform}'s librdma")
@@ -120,7 +123,7 @@ def usable_table(mx: ModuleType) -> VerbsTable:
 
 
 def _check_switch() -> None:
-    """Raise NotInPlace where `SWITCH` is off, or is not on for a version of macOS that is not proven."""
+    """Raise NotInPlace if `SWITCH` is 0, or if it is not 1 on a version of macOS that is not in `PROVEN`."""
     switch = os.environ.get(SWITCH, "")
     if switch == "0":
         raise NotInPlace(f"{SWITCH}=0 is set", f"unset {SWITCH}")

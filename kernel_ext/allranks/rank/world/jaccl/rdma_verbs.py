@@ -39,7 +39,9 @@ MADE_BY: dict[str, tuple[str, list[CType]]] = {
     "alloc_pd": ("dealloc_pd", [P]),
     "open_device": ("close_device", [P]),
 }
-"""Maps a verb that makes a resource to the verb that frees it and to its own arguments, in the order of freeing."""
+"""Maps each verb that makes a resource to the verb that frees it, and to the types of the first verb's arguments.
+
+Resources are freed in this order."""
 
 
 class RdmaVerbs:

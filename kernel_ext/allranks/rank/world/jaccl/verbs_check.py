@@ -1,6 +1,6 @@
 """A trial of the verbs before the first world: where the driver keeps its functions, and what the state ERR does.
 
-A queue pair of our own shows whether ERR completes each work request, as the verbs are specified to.
+A queue pair of our own shows whether ERR completes each work request, as the specification of the verbs requires.
 
 JACCL calls poll_cq, post_send and post_recv through the table in each context (``ibv_context_ops``). The offsets here
 are those of ``infiniband/verbs.h``, with which MLX was compiled.
@@ -39,14 +39,14 @@ def slots(context: int) -> Slots:
 
 
 def to_error(verbs: RdmaVerbs, pair: int) -> int:
-    """Move a queue pair to ERR; returns the driver's code."""
+    """Move a queue pair to ERR; returns the driver's code, 0 for success."""
     attributes = ctypes.create_string_buffer(struct.pack("i", _ERR), 256)
     code: int = verbs.call("modify_qp", [P, P, INT])(pair, ctypes.addressof(attributes), _STATE)
     return code
 
 
 def is_in_error(verbs: RdmaVerbs, pair: int) -> bool:
-    """Whether the driver says that a queue pair is in ERR; False where it does not say."""
+    """Whether the driver reports that a queue pair is in ERR; False if it cannot report the state."""
     query = getattr(verbs.library, "ibv_query_qp", None)
     attributes, first = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
     if query is None or query(P(pair), attributes, _STATE, first):
@@ -70,14 +70,14 @@ def checked_slots(context: int) -> Slots:
 
 
 class VerbsTrial:
-    """The results of a trial. Raises NotInPlace where the verbs are not as expected."""
+    """The results of a trial. Raises NotInPlace if the verbs are not as expected."""
 
     def __init__(self, verbs: RdmaVerbs) -> None:
         with devices(verbs) as found, first_opened(verbs, found) as context:
             self.slots = checked_slots(context)
             """The driver's functions."""
             self.flushes = flushes(verbs, context, self.slots)
-            """Whether a queue pair in ERR completes work requests that were posted before, and those posted later."""
+            """Whether a queue pair in ERR completes the work requests posted before the move to ERR, and later ones."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The table of verbs by which MLX's JACCL calls RDMA, found in MLX's memory, and the resources made through it.
 
 JACCL keeps pointers to librdma's functions in one static object: sixteen, in a fixed order (mlx 0.32.4). The table is
-found by its content, the addresses of these functions, and nothing is written unless that occurs exactly once. Ten of
+found by its content, the addresses of these functions, and nothing is written unless they occur exactly once. Ten of
 the functions are replaced by Python functions that call them and record what was made or freed. JACCL calls these ten
 while a world is formed or left, and in no collective.
 """
@@ -29,7 +29,7 @@ class VerbsTable(RdmaVerbs):
         self._ours: list[object] = []
         """Our functions, kept alive because the table points to their code."""
         self.lock = threading.RLock()
-        """Taken while a resource is freed, and while other code uses resources that are held."""
+        """Taken while a resource is freed, and while other code uses resources in `held`."""
         self.held: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in MADE_BY}
         """The resources that JACCL has not freed, by the verb that made them: address to the verb's arguments."""
 

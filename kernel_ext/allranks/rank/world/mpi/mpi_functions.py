@@ -100,7 +100,7 @@ class MpiFunctions:
         _write(self._places[WORLD], communicator)
 
     def leave(self) -> list[int]:
-        """Let MLX free no communicator from now on; returns those of groups that were split from this world."""
+        """Keep MLX from freeing communicators until `use`; returns those of groups that were split from this world."""
         ctypes.c_int.in_dll(self._ours, "leaving").value = 1
         return [handle for handle in self._groups if handle]
 
@@ -110,7 +110,7 @@ class MpiFunctions:
 
     @property
     def inside(self) -> int:
-        """Number of MLX's calls of MPI that have not returned."""
+        """Number of MPI calls by MLX that have not returned."""
         return ctypes.c_int.in_dll(self._ours, "inside").value
 
     def revoke(self, communicators: Iterable[int]) -> None:
@@ -138,7 +138,7 @@ def _our_functions(directory: Path) -> ctypes.CDLL:
     with suppress(OSError):
         kept.parent.parent.mkdir(parents=True, exist_ok=True)
         make_private(kept.parent)
-        draft = kept.with_suffix(f".{os.getpid()}")  # another rank may keep it at the same time
+        draft = kept.with_suffix(f".{os.getpid()}")  # another rank may store it at the same time
         shutil.copyfile(library, draft)
         os.replace(draft, kept)
     return ours

@@ -1,7 +1,8 @@
 """Aborting, re-forming and healing an MPI world in the same processes, with MPI's fault tolerance (ULFM).
 
 Revoking a communicator makes every call on it return, on all ranks. The remaining ranks shrink it to the next one, have
-MPI start processes for the missing ranks, and merge with them. See ``docs/architecture.md``, MPI in place.
+MPI start processes for the missing ranks, and merge with them. See "Abort, complete, re-form"
+in ``docs/architecture.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ C = TypeVar("C", bound="Comm")
 RETURNS_WITHIN = 1.0
 """Seconds to wait until the calls of a failed attempt, or of a broken world, return; some never do."""
 HELP_EVERY = 0.01
-"""Seconds between two calls of MPI by a rank that is in no such call itself, while its world is broken."""
+"""Seconds between two MPI calls by which a rank in a broken world answers the others."""
 WAKE_EVERY = 0.1
 """Seconds between two wake-ups of calls that still wait in a broken world."""
 
@@ -65,12 +66,12 @@ class MpiInPlace:
         functions.install()
         self.broken_up = False
         self._wake_at = 0.0
-        """When to wake calls next."""
+        """The time.monotonic at which to wake calls next."""
         self._unfinished: list[Request] = []
         self._making = 0
         """Number of threads in a call that makes a communicator."""
         self._made = threading.Condition()
-        """Notified when a thread leaves such a call."""
+        """Notified when a thread leaves a call that makes a communicator."""
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: MPI must allow several threads, and mpirun run with fault tolerance."""
@@ -85,7 +86,7 @@ class MpiInPlace:
             self._revoke([self._mpi._handleof(self.communicator), *self._functions.leave()])
 
     def _revoke(self, communicators: list[int]) -> None:
-        """Revoke these on all ranks, in a separate thread: informing a rank on a lost host may take long."""
+        """Revoke these communicators on all ranks, in another thread: informing a rank on a lost host may take long."""
         revoke = self._functions.revoke
         threading.Thread(target=revoke, args=[communicators], name="allranks-mpi", daemon=True).start()
 
@@ -94,7 +95,10 @@ class MpiInPlace:
         self.break_up(None)
 
     def help(self) -> float | None:
-        """Answer ranks that are still blocked in this world; returns the seconds until that is due again, if it is."""
+        """Answer ranks that are still blocked in this world, if it is broken.
+
+        Returns the seconds until that is due again; None if the world is not broken.
+        """
         if not self.broken_up:
             return None
         with suppress(self._mpi.Exception):
@@ -106,7 +110,7 @@ class MpiInPlace:
         """Make calls that still wait in a revoked communicator look at it again.
 
         A call that was about to wait when its communicator was revoked misses the revocation, and waits for good (Open
-        MPI 5.0.11, one of some 200 revocations). Revoking any communicator wakes all calls.
+        MPI 5.0.11, about one in 200 revocations). Revoking any communicator wakes all calls.
         """
         now = time.monotonic()
         if self._functions.inside and now >= self._wake_at:
@@ -162,7 +166,7 @@ class MpiInPlace:
 
     @contextmanager
     def _makes(self, among: Comm | None) -> Iterator[None]:
-        """Context in which a communicator is made: MPI makes the next one only after this was made, or has failed.
+        """Context in which a communicator is made: MPI can make the next one only after this one is made or has failed.
 
         It ends when all living ranks of the communicator `among` have reached its end: a rank that learns of a
         revocation before it has made the communicator crashes (`ompi_comm_revoke_local`, Open MPI 5.0.11). A rank that
@@ -222,7 +226,7 @@ class MpiInPlace:
         self.communicator, self.broken_up = communicator, False
 
     def _spawned(self, spawn: Sequence[Spawn], left: Intracomm, attempt: _Attempt) -> Intercomm:
-        """Start the new ranks; returns the communicator between the remaining ranks, `left`, and these."""
+        """Start the new ranks; returns the communicator between the remaining ranks, `left`, and the new ones."""
         MPI = self._mpi
         left.Set_errhandler(MPI.ERRORS_RETURN)
         # The info of the first command applies to all. A dead rank still occupies its slot (Open MPI 5.0.11).
@@ -233,7 +237,10 @@ class MpiInPlace:
         return attempt.uses(between)
 
     def _merged(self, between: Intercomm, left: Intracomm | None, rank: int, attempt: _Attempt, *, high: bool) -> Comm:
-        """Make the next world's communicator of the remaining ranks, `left`, and the new ones, where `high` is True."""
+        """Merge the remaining ranks and the new ones into the next world's communicator.
+
+        `left` is the communicator of the remaining ranks. In a new rank, it is None, and `high` is True.
+        """
         with self._makes(left):
             merged = between.Merge(high=high)
         with self._makes(left):
@@ -260,8 +267,8 @@ class _Attempt:
     def give_up(self) -> list[Comm]:
         """End the attempt; returns the communicators to revoke, newest first.
 
-        Then all its calls return but the one that starts processes. Informing a new process that has died may block the
-        revocation of the older communicators, but no thread waits in those.
+        Once they are revoked, all calls of the attempt return, except the one that starts processes. Informing a new
+        process that has died may block the revocation of the older communicators, but no thread waits in those.
         """
         with self._lock:
             self._given_up = True

@@ -29,7 +29,7 @@ class MpiMember:
         self._in_place: MpiInPlace | None = None
         """The MPI state of this process, once MLX calls MPI through our functions."""
         self.not_in_place = ""
-        """Why collectives of MPI cannot be aborted here, as a clause."""
+        """Why collectives of MPI cannot be aborted here, as a clause; empty if they can."""
         self._failing = threading.RLock()  # reentrant: a signal handler may need it while the main thread has it
 
     @property
@@ -38,7 +38,7 @@ class MpiMember:
         return self._in_place is not None and not self.not_in_place
 
     def give_up(self, because: str) -> None:
-        """Abort no collectives of this world, since other ranks cannot."""
+        """Abort no more collectives, in this world and the next ones: other ranks cannot, and `because` says why."""
         self.not_in_place = self.not_in_place or because
 
     def communicator(self, backend: str) -> Comm:
