@@ -92,7 +92,7 @@ def doctor(
     """Diagnose hosts, or this machine, before `Cluster.up`, and suggest fixes.
 
     The arguments are those of `Cluster`; `memory` is the bytes that each rank will load. Starts a few ranks on each
-    host as `up` does, and ends them; changes nothing else. Raises UsageError for invalid arguments, and CellInterrupted
+    host as `up` does, and ends them. Raises UsageError for invalid arguments, and CellInterrupted
     on Ctrl-C, once everything that was started has ended.
     """
     try:

@@ -100,7 +100,7 @@ class HostEnd:
         """Processes that it was ordered to start and has not yet reported as started, named as in `Present`."""
         self._answers: dict[int, HostAnswer] = {}
         self._questions = itertools.count(1)
-        self.heard_at = {"": time.monotonic()}
+        self.first_event_at = {"": time.monotonic()}
         """When the first event of each type arrived, by its name (`time.monotonic`); ``""``: when this was made."""
         self.directory = Path()
         """The host process's private folder, on its host."""
@@ -246,6 +246,9 @@ class HostEnd:
     def _order(self, order: HostOrder, number: int | None = None) -> None:
         raise NotImplementedError
 
+    def _note(self, event: HostEvent) -> None:
+        self.first_event_at.setdefault(type(event).__name__, time.monotonic())
+
     def _hear(self, event: HostEvent) -> None:
         """Handle an event of the host process, and pass it on."""
         if isinstance(event, Present):
@@ -293,7 +296,7 @@ class HostEnd:
                 continue
             if isinstance(event, Gone):
                 return True
-            self.heard_at.setdefault(type(event).__name__, time.monotonic())
+            self._note(event)
             try:
                 self._hear(event)
             except Exception:  # this thread must go on, or no death on that host would be noticed

@@ -72,6 +72,8 @@ class Ranks:
         """Hosts that other hosts have reached, each with the address at which they did."""
         self.chosen_network = ""
         """Which of several networks was chosen because it is faster, and by how much, in words; empty if none was."""
+        self.gathered_at = 0.0
+        """When the ranks of a scheduler had joined (`time.monotonic`); 0 if no scheduler starts them."""
         self.formed_at: dict[str, float] = {}
         """When the steps of forming the first world ended (`time.monotonic`), in their order."""
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
@@ -123,7 +125,9 @@ class Ranks:
 
     def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
         """Wait for the ranks that a scheduler starts; return the host of each. Raises CannotStart."""
-        return self.reached.gather(count, timeout, progress)
+        hosts = self.reached.gather(count, timeout, progress)
+        self.gathered_at = time.monotonic()
+        return hosts
 
     def start(self, hosts: Sequence[Host], backend: str) -> None:
         """Start one rank for each of `hosts` and form the world. Raises CannotStart."""

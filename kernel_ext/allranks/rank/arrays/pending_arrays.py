@@ -30,7 +30,7 @@ LOOK_AT = 200
 """Maximum number of arrays examined in one value, and of items in one container."""
 
 _collectives: set[int] = set()
-"""The values of `array_status.Reader.operation` for results of collectives; empty if they are not known."""
+"""The values of `ArrayReader.operation` for results of collectives; empty if they are not known."""
 
 
 def learn_collectives(mx: ModuleType, size: int) -> None:

@@ -2,5 +2,5 @@
 
 Runs in: a rank's main thread.
 Called by: ``rank.world``, ``rank.cell``, ``rank.agent``.
-May call: ``rank.arrays``, ``rank.collectives``, ``rank.main_thread``.
+May call: ``rank.arrays``, ``rank.collectives``, ``rank.main_thread``, ``lifeline``.
 """

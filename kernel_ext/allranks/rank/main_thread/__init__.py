@@ -2,5 +2,5 @@
 
 Runs in: a rank's main thread; the agent's thread reads, and interrupts.
 Called by: ``rank.debug``, ``rank.metrics``, ``rank.world``, ``rank.cell``, ``rank.agent``.
-May call: ``messages`` and ``rank.collectives``.
+May call: ``lifeline``, ``messages`` and ``rank.collectives``.
 """

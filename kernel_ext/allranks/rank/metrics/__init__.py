@@ -2,5 +2,5 @@
 
 Runs in: a rank's process; meters in the agent's thread.
 Called by: ``rank.world``, ``rank.cell``, ``rank.agent``.
-May call: ``rank.arrays``, ``rank.functions``, ``rank.collectives``, ``rank.main_thread``.
+May call: ``rank.arrays``, ``rank.functions``, ``rank.collectives``, ``rank.main_thread``, ``lifeline``.
 """

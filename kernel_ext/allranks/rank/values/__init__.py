@@ -2,5 +2,5 @@
 
 Runs in: a rank's main thread.
 Called by: ``rank.agent``, ``rank.cell``, ``rank.world``.
-May call: ``rank.collectives``, ``messages``.
+May call: ``rank.collectives``, ``pickling``, ``messages``.
 """
