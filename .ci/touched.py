@@ -18,6 +18,8 @@ DAY = 24 * 60 * 60
 KERNEL_EXT = "kernel_ext/allranks"
 CONNECTION = tuple(f"{KERNEL_EXT}/{room}" for room in ("lifeline", "messages", "pickling"))
 """What goes between the head, the hosts and the ranks."""
+RANK = (f"{KERNEL_EXT}/host_process", f"{KERNEL_EXT}/rank", *CONNECTION)
+"""What runs on a rank's host."""
 WHOLE = (*(f"{KERNEL_EXT}/{room}" for room in ("cluster", "head", "host_process", "hosts", "rank")), *CONNECTION)
 """What starts ranks, runs cells on them and ends them."""
 SEEN = (f"{KERNEL_EXT}/magics", f"{KERNEL_EXT}/notebook", *WHOLE)
@@ -27,10 +29,11 @@ TESTED: dict[str, tuple[str, ...]] = {
     "tests/backends": ("backends",),
     "tests/browser": ("widgets", f"{KERNEL_EXT}/notebook", f"{KERNEL_EXT}/timeline"),
     "tests/faults": ("backends", *WHOLE),
-    "tests/gpu": ("backends", f"{KERNEL_EXT}/rank"),
+    "tests/gpu": ("backends", *RANK),
     "tests/hosts": ("backends", f"{KERNEL_EXT}/discovery", *WHOLE),
-    "tests/jaccl": ("backends", f"{KERNEL_EXT}/rank"),
+    "tests/jaccl": ("backends", *RANK),
     "tests/messages": CONNECTION,
+    "tests/rank": RANK,
     "tests/widgets": ("widgets",),
     "tests/test_arguments.py": (f"{KERNEL_EXT}/arguments.py",),
     "tests/test_up_options.py": (f"{KERNEL_EXT}/up_options.py", f"{KERNEL_EXT}/settings.py"),
@@ -39,7 +42,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "tests/test_demo.py": (f"{KERNEL_EXT}/demo.py", "notebooks/quickstart.ipynb"),
     "tests/test_environment.py": ("pyproject.toml", "environment.yml", "docs/conda"),
     "tests/test_frames.py": ("tests/frames.py",),
-    "tests/test_imports.py": ("kernel_ext",),
+    "tests/test_imports.py": ("kernel_ext", "backends", "widgets"),
     "tests/test_notebooks.py": ("notebooks", *SEEN),
     "tests/test_packages.py": ("pyproject.toml", "hatch_build.py", "widgets/js-src"),
     "tests/test_programs.py": SEEN,

@@ -224,6 +224,7 @@ def test_a_host_without_a_compiler_says_so_unless_it_had_one_before(need_mpi: No
     (kept,) = (tmp_path / "allranks" / "compiled").glob("*.so")
     kept.write_bytes(b"damaged")
     assert why_not()["why"] == ""
+    assert why_not(PATH=str(tmp_path))["why"] == "", "the damaged one was replaced"
     kept.parent.chmod(0o755)
     assert "C compiler" in why_not(PATH=str(tmp_path))["why"], "others could have put it there"
 

@@ -84,12 +84,37 @@ def test_functions_of_other_cells_with_this_number_get_a_file_of_their_own() -> 
 
 
 def test_functions_whose_lines_are_not_known_show_none() -> None:
+    known = stored(cell(2, FUNCTION.replace("inner", "known"))["fails"])
     function = cell(2, FUNCTION)["fails"]
     linecache.cache.clear()
     saved = stored(function)
     cell(2, "other = 1\n" * 9)
+    assert "known()" in said(loaded(known))
     text = said(loaded(saved))
-    assert "<In[2] (loaded)>" in text and "other" not in text and "inner()" not in text
+    assert "<In[2] (loaded, lines unknown)>" in text
+    assert not any(each in text for each in ("other", "inner()", "known()"))
+
+
+def test_the_lines_of_a_function_are_whole() -> None:
+    """Those on which no instruction begins, too: closing brackets, and the rest of a docstring."""
+    multi = "def most(by):\n    return max(\n        1,\n        by,\n    )\n"
+    said_only = 'def documented():\n    """One line.\n\n    And another.\n    """\n'
+    alone = "double = lambda x: (\n    x * 2\n)\n"
+    for number, (name, text) in enumerate({"most": multi, "documented": said_only, "double": alone}.items(), 2):
+        saved = stored(cell(number, f"before = 1\n{text}after = 2\n")[name])
+        linecache.cache.clear()
+        cell(number, "other = 1\n" * 9)
+        assert inspect.getsource(loaded(saved)) == text
+
+
+def test_a_line_between_functions_belongs_to_none() -> None:
+    """A blank line of one function is not taken by another whose line it was in a later run of the cell."""
+    gap = "def gap(by):\n    a = 1\n\n    return a / by\n"
+    filled = "def filled(by):\n    a = 1\n    b = 2\n    return b / by\n"
+    saved = [stored(cell(2, text)[name]) for name, text in (("gap", gap), ("filled", filled))]
+    linecache.cache.clear()
+    functions = [loaded(each) for each in saved]
+    assert [inspect.getsource(each) for each in functions] == [gap, filled]
 
 
 def test_functions_of_files_keep_their_file() -> None:

@@ -2,5 +2,6 @@
 
 Runs in: the notebook's kernel, or a script.
 Called by: users, ``magics``, ``experiment``.
-May call: ``head``, ``hosts``, ``notebook``, ``messages`` and the subpackages of the verbs.
+May call: ``head``, ``hosts``, ``notebook``, ``lifeline``, ``pickling``, ``messages`` and the subpackages of the
+verbs.
 """

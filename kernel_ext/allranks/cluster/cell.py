@@ -17,7 +17,7 @@ from allranks.errors import AllranksError, CellInterrupted, CellTimeout, NoClust
 from allranks.head.cell.agreement import Agreement
 from allranks.head.cell.low_memory import LowMemory
 from allranks.head.cell.outcome import Outcome
-from allranks.head.cell.stall import StallFinding
+from allranks.head.cell.stall import CellFinding
 from allranks.head.cell.still_busy import still_busy
 from allranks.head.cell.unblock_ranks import RELEASE_WITHIN, Unblocking
 from allranks.head.state.cell_run import CellRun, RunStatus
@@ -526,5 +526,5 @@ def _place(view: RankView) -> str:
     return f"at line {view.line}" if view.line else view.state
 
 
-def _said(findings: Sequence[StallFinding]) -> list[Block]:
+def _said(findings: Sequence[CellFinding]) -> list[Block]:
     return [Block("text", each.ranks, each.text + "\n", "note") for each in findings]

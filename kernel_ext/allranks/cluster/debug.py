@@ -100,7 +100,7 @@ class RankDebugger:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Debugger of rank {self.rank}: {self._monitor.snapshot().ranks[self.rank].doing}>"
+        return f"<RankDebugger of rank {self.rank}: {self._monitor.snapshot().ranks[self.rank].doing}>"
 
 
 def on_its_way(said: AtDebugger) -> bool:

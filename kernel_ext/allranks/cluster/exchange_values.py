@@ -11,7 +11,7 @@ from typing import Any
 from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, UsageError, WorldBroken
 from allranks.head.state.shared_advice import dead_too, typed_ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
-from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, PendingNames, Pull, PullLeaf, Push
+from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, Nothing, Pull, PullLeaf, Push
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop_button import Stop
 from allranks.pickling import pickle_values
@@ -41,7 +41,7 @@ class ClusterValues(ClusterBase):
         chosen = [rank for ranks, _ in parts for rank in ranks]
         self._refuse_dead(chosen)
         with self._pushing:
-            number, asked = time.time_ns(), dict[int, Future[Reply[PendingNames]]]()
+            number, asked = time.time_ns(), dict[int, Future[Reply[Nothing]]]()
             try:
                 for ranks, buffers in parts:
                     asked |= self._ask_all(Push(push=number), ranks, buffers)
@@ -188,7 +188,7 @@ def _cut(name: str, value: Any, count: int) -> list[object]:
         raise UsageError(f"{name} is a {kind}: only arrays, lists and tuples can be scattered.") from None
 
 
-def _refuse_failed(replies: Mapping[int, Answered[PendingNames]], names: str) -> None:
+def _refuse_failed(replies: Mapping[int, Answered[Nothing]], names: str) -> None:
     """Raise RankError, which names the ranks that could not load a push, and why."""
     failed = {rank: reply for rank, reply in replies.items() if isinstance(reply, RequestFailed)}
     if not failed:

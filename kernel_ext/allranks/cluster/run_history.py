@@ -106,7 +106,7 @@ class RunHistory:
     # Changing.
 
     def rename(self, which: int | str, name: str) -> None:
-        """Give a run a new name. Raises UsageError if another run has it, or it could be taken for a number."""
+        """Give a run a new name. Raises UsageError if another run has it, or if it is a number or ``run``."""
         run = self[which]
         if not name.strip() or len(name.split("\n")) > 1 or name == "run":
             raise UsageError("a run needs a name in one line, other than 'run'.")

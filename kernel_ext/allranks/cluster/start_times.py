@@ -52,6 +52,8 @@ class StartTimes:
         for rank in ranks.monitor.ranks:
             members.setdefault(rank.host, []).append(rank.connected_at)
         steps = list[Step]()
+        if ranks.gathered_at:
+            steps.append(Step("wait for the ranks", "", 0.0, ranks.gathered_at - began))
         for end in (ranks.reached.here, *ranks.reached.others.values()):
             steps += _of_host(end, members.get(end.name, ()), began)
         at = max((connected for each in members.values() for connected in each), default=began)
@@ -71,16 +73,16 @@ class StartTimes:
 
 def _of_host(end: HostEnd, connected: Sequence[float], began: float) -> Iterator[Step]:
     """The steps of one host; `connected` has the times at which its ranks connected, 0 for ranks that did not."""
-    last: float = end.heard_at[""]
-    for name, event in _steps(end.heard_at).items():
-        if event in end.heard_at:
-            yield Step(name, end.name, last - began, end.heard_at[event] - began)
-            last = end.heard_at[event]
+    last: float = end.first_event_at[""]
+    for name, event in _steps(end.first_event_at).items():
+        if event in end.first_event_at:
+            yield Step(name, end.name, last - began, end.first_event_at[event] - began)
+            last = end.first_event_at[event]
     if connected and all(connected):
         yield Step("connect the ranks", end.name, last - began, max(connected) - began)
 
 
-def _steps(heard_at: Mapping[str, float]) -> Mapping[str, str]:
-    if "Launched" in heard_at:
+def _steps(first_event_at: Mapping[str, float]) -> Mapping[str, str]:
+    if "Launched" in first_event_at:
         return LAUNCHED
-    return REMOTE if "Greeting" in heard_at else LOCAL
+    return REMOTE if "Greeting" in first_event_at else LOCAL

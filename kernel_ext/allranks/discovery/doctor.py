@@ -92,8 +92,8 @@ def doctor(
     """Diagnose hosts, or this machine, before `Cluster.up`, and suggest fixes.
 
     The arguments are the same as for `Cluster`; `memory` is the number of bytes that each rank will load. Starts a few
-    ranks on each host as `up` does, and ends them; changes nothing else. Raises UsageError for invalid arguments, and
-    CellInterrupted on Ctrl-C, once everything that was started has ended.
+    ranks on each host as `up` does, and ends them. Raises UsageError for invalid arguments, and CellInterrupted on
+    Ctrl-C, once everything that was started has ended.
     """
     try:
         return _diagnosed(n, hosts, hostfile, ranks_per_host, python, backend, memory, cwd)

@@ -2,6 +2,6 @@
 
 Runs in: the notebook's kernel, next to the code that displays things.
 Called by: ``cluster`` and the subpackages of single verbs (``discovery``, ...); ``notebook`` reads its state.
-May call: ``hosts``, ``messages``, ``allranks_backends``, ``allranks_widgets`` for formatted figures. It draws
-nothing and never asks the user.
+May call: ``hosts``, ``lifeline``, ``pickling``, ``messages``, ``allranks_backends``, ``allranks_widgets`` for
+formatted figures. It draws nothing and never asks the user.
 """

@@ -2,5 +2,5 @@
 
 Runs in: the notebook's kernel, except ``controller``, which is a process of its own.
 Called by: ``head``, ``discovery``, ``cluster``.
-May call: ``messages``, ``machine`` and ``allranks_backends``.
+May call: ``lifeline``, ``messages``, ``machine`` and ``allranks_backends``.
 """

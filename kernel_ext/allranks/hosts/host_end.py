@@ -100,7 +100,7 @@ class HostEnd:
         """Names, as in `Present`, of the requested processes that the host process has not yet reported as started."""
         self._answers: dict[int, HostAnswer] = {}
         self._questions = itertools.count(1)
-        self.heard_at = {"": time.monotonic()}
+        self.first_event_at = {"": time.monotonic()}
         """The `time.monotonic` at which the first event of each type arrived, by the type's name.
 
         ``""`` stands for the creation of this object.
@@ -254,6 +254,9 @@ class HostEnd:
     def _order(self, order: HostOrder, number: int | None = None) -> None:
         raise NotImplementedError
 
+    def _note(self, event: HostEvent) -> None:
+        self.first_event_at.setdefault(type(event).__name__, time.monotonic())
+
     def _hear(self, event: HostEvent) -> None:
         """Handle an event of the host process, and pass it on."""
         if isinstance(event, Present):
@@ -301,7 +304,7 @@ class HostEnd:
                 continue
             if isinstance(event, Gone):
                 return True
-            self.heard_at.setdefault(type(event).__name__, time.monotonic())
+            self._note(event)
             try:
                 self._hear(event)
             except Exception:  # this thread must go on, or no rank's end on that host would be noticed

@@ -110,6 +110,7 @@ class JoinedHost(HostEnd):
             task.ranks[event.pid] = event.rank
         elif isinstance(event, Ended):
             task.ranks.pop(event.pid, None)
+        self._note(event)
         self._hear(event)
 
     def lost(self, task: Task, because: str) -> None:

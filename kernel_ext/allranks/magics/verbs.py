@@ -261,7 +261,8 @@ class Verbs:
         display(self._need().watch(*options.views))  # type: ignore[no-untyped-call]
 
     def _runs(self, options: argparse.Namespace) -> None:
-        names = _run_names(options.names)
+        renamed = _run_names([*options.rename, *options.names]) if options.rename else []
+        names = _run_names(options.names) if len(renamed) != 2 else []
         if names and (options.rename or options.hide or options.show):
             raise UsageError("--rename, --hide and --show are followed by the runs that they change.")
         for flag_given, value in (("--force", options.force), ("--as", options.logger)):
@@ -270,7 +271,7 @@ class Verbs:
         if options.export is not None:
             print(RUNS.export(options.export, *names, logger=options.logger, force=options.force))
         elif options.rename:
-            RUNS.rename(*options.rename)
+            RUNS.rename(*renamed)
         elif options.hide:
             RUNS.hide(*_run_names(options.hide))
         elif options.show:
@@ -532,8 +533,8 @@ def _say_what_comes_first(cluster: Cluster) -> None:
 
 
 def _say_times(cluster: Cluster, options: argparse.Namespace) -> None:
-    if options.timing and cluster.start_times is not None:
-        print(cluster.start_times)
+    if options.timing:
+        print(cluster.start_times or "No start times: this cluster was taken over from another notebook.")
 
 
 def _run_names(words: Sequence[str]) -> list[str]:

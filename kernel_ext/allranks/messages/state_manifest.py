@@ -18,7 +18,7 @@ from .wire import Buffer
 
 MANIFEST = "manifest.json"
 FORMAT = "allranks"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SHARED = "shared.safetensors"
 """The file with the arrays that are equal on all ranks."""
 RUNS = "runs.json"
@@ -132,8 +132,9 @@ class StateManifest(Struct, kw_only=True):
             if known.format != FORMAT:
                 raise ValueError("was not written by allranks")
             if known.format_version != FORMAT_VERSION:
+                other = "a later" if known.format_version > FORMAT_VERSION else "an earlier"
                 raise ValueError(
-                    f"has format version {known.format_version}, which a later allranks has written: this one reads "
+                    f"has format version {known.format_version}, which {other} allranks has written: this one reads "
                     f"{FORMAT_VERSION}"
                 )
             return msgspec.json.decode(data, type=cls)

@@ -2,5 +2,5 @@
 
 Runs in: the notebook's kernel.
 Called by: ``cluster``, ``magics`` and the subpackages of the verbs.
-May call: ``head`` (to read its state) and ``messages``.
+May call: ``head`` (to read its state), ``lifeline`` and ``messages``.
 """

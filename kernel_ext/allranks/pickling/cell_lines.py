@@ -7,13 +7,17 @@ loaded: ``<In[3] (loaded)>``.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import linecache
+import tokenize
 import types
 from collections.abc import Iterator
 from typing import NamedTuple
 
 LOADED = " (loaded"
+UNUSED = "\f\n"
+"""A line of a file of loaded code that no function has."""
 
 
 class CellLines(NamedTuple):
@@ -30,8 +34,8 @@ def lines_of(code: types.CodeType) -> CellLines | None:
     """The lines of a cell's code, an empty list if Python does not know them; None for code that is not from a cell."""
     if not code.co_filename.startswith("<In["):
         return None
-    known, first = _known(code.co_filename) or [], code.co_firstlineno
-    return CellLines(code.co_filename, first, known[first - 1 : max(_numbers(code), default=first)])
+    known = _known(code.co_filename) or []
+    return CellLines(code.co_filename, code.co_firstlineno, _block(known[code.co_firstlineno - 1 :], code))
 
 
 def file_for(saved: CellLines) -> str:
@@ -40,17 +44,18 @@ def file_for(saved: CellLines) -> str:
     if saved.lines and here is not None and _part(here, saved) == saved.lines:
         return saved.file
     base = saved.file.partition(LOADED)[0].removesuffix(">")
+    if not saved.lines:
+        return f"{base}{LOADED}, lines unknown)>"
     names = itertools.chain([f"{base}{LOADED})>"], (f"{base}{LOADED} {number})>" for number in itertools.count(2)))
     return next(name for name in names if _add(name, saved))
 
 
 def _add(name: str, saved: CellLines) -> bool:
     """Add the lines to this file in Python's `linecache`; return False if it has other lines in their place."""
-    known = list(_known(name) or ())
-    if any(line.strip() and line != own for line, own in zip(_part(known, saved), saved.lines, strict=False)):
+    known, end = list(_known(name) or ()), saved.first - 1 + len(saved.lines)
+    known += [UNUSED] * (end - len(known))
+    if any(line not in (UNUSED, own) for line, own in zip(_part(known, saved), saved.lines, strict=True)):
         return False
-    end = saved.first - 1 + len(saved.lines)
-    known += ["\n"] * (end - len(known))
     known[saved.first - 1 : end] = saved.lines
     linecache.cache[name] = (sum(map(len, known)), None, known, name)
     return True
@@ -66,9 +71,17 @@ def _part(known: list[str], saved: CellLines) -> list[str]:
     return known[saved.first - 1 : saved.first - 1 + len(saved.lines)]
 
 
-def _numbers(code: types.CodeType) -> Iterator[int]:
-    """The line numbers of a code object and of the functions inside it."""
-    yield from (number for _, _, number in code.co_lines() if number is not None)
+def _block(lines: list[str], code: types.CodeType) -> list[str]:
+    """The lines of code that begins with the first of `lines`."""
+    try:
+        return inspect.getblock(lines)
+    except (tokenize.TokenError, SyntaxError):  # such as IPython's own lines below a lambda
+        return lines[: max(_ends(code), default=code.co_firstlineno) - code.co_firstlineno + 1]
+
+
+def _ends(code: types.CodeType) -> Iterator[int]:
+    """The line numbers at which parts of a code object end, including those of functions inside it."""
+    yield from (end for _, end, _, _ in code.co_positions() if end is not None)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _numbers(inner)
+            yield from _ends(inner)

@@ -2,5 +2,5 @@
 
 Runs in: the notebook's kernel; the ranks record it (``rank.collectives.trace``).
 Called by: ``cluster``.
-May call: ``bench``, ``head``, ``messages``.
+May call: ``bench``, ``head``, ``lifeline``, ``messages``.
 """

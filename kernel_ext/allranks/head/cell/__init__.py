@@ -2,5 +2,5 @@
 
 Runs in: where the head runs.
 Called by: ``cluster.cell``.
-May call: ``head.state``, ``messages``, ``allranks_widgets`` for formatted figures.
+May call: ``head.state``, ``lifeline``, ``pickling``, ``messages``, ``allranks_widgets`` for formatted figures.
 """

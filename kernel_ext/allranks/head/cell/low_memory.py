@@ -9,7 +9,7 @@ from allranks_backends.plan import rank_label
 from allranks_backends.views import Snapshot
 from allranks_widgets.status import human_bytes
 
-from .stall import StallFinding
+from .stall import CellFinding
 
 LITTLE = 0.05
 """Warn if less than this share of a host's memory is left. Not for a GPU, which is often filled on purpose."""
@@ -44,10 +44,10 @@ class LowMemory:
         """By host or GPU: times and bytes of the last `OVER` seconds, oldest first."""
         self._warned = set[str]()
 
-    def look(self, snapshot: Snapshot, now: float) -> list[StallFinding]:
+    def look(self, snapshot: Snapshot, now: float) -> list[CellFinding]:
         """Return new warnings; `now` is in seconds."""
         memories = [*_hosts(snapshot, self._ranks), *_gpus(snapshot, self._ranks)]
-        return [StallFinding(each.ranks, text) for each in memories if (text := self._warning(each, now))]
+        return [CellFinding(each.ranks, text) for each in memories if (text := self._warning(each, now))]
 
     def _warning(self, memory: MemoryLeft, now: float) -> str:
         readings = self._used.setdefault(memory.where, [])

@@ -16,7 +16,7 @@ from allranks_backends.plan import alike, rank_label
 
 from .absent_ranks import EndedRank
 from .rank_result import RankResult
-from .stall import StallFinding
+from .stall import CellFinding
 
 RING_NOISE = re.compile(
     r"(\[ring\] (Socket \d+ was closed by the peer|Sending to socket \d+ failed.*|Too many send/recv errors.*)\n?)+"
@@ -169,7 +169,7 @@ class Outcome:
         """The unfinished line of each rank that has one."""
         return {rank: line for rank, line in self._live.items() if line}
 
-    def left_behind(self, *, stays: bool) -> list[StallFinding]:
+    def left_behind(self, *, stays: bool) -> list[CellFinding]:
         """Report aborted collectives whose results may look right, invalid variables, and pending variables.
 
         Pending variables are reported only if the world `stays`: otherwise their collectives cannot run.
@@ -195,11 +195,11 @@ def invalid_text(names: Mapping[int, Sequence[str]]) -> str:
     return " ".join(f"{rank_label(each.ranks)}: {each.text}." for each in _about(names, INVALID))
 
 
-def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -> list[StallFinding]:
+def _about(names: Mapping[int, Sequence[str]], text: str, between: str = ", ") -> list[CellFinding]:
     """Return one finding for each group of ranks with the same names."""
     same = alike({rank: tuple(each) for rank, each in names.items() if each})
     return [
-        StallFinding(tuple(ranks), text.format(between.join(each), **(_ONE if len(each) == 1 else _SEVERAL)))
+        CellFinding(tuple(ranks), text.format(between.join(each), **(_ONE if len(each) == 1 else _SEVERAL)))
         for each, ranks in same.items()
     ]
 

@@ -24,7 +24,7 @@ AFTER_DEATH = 0.3
 
 
 @dataclass(frozen=True)
-class StallFinding:
+class CellFinding:
     """One message about these ranks."""
 
     ranks: tuple[int, ...]
@@ -44,7 +44,7 @@ class StallWatch:
 
     def look(
         self, snapshot: Snapshot, ended: Mapping[int, EndedRank], since_failure: float | None
-    ) -> tuple[list[StallFinding], list[int]]:
+    ) -> tuple[list[CellFinding], list[int]]:
         """Return new findings, and the ranks to unblock because their wait is hopeless.
 
         `since_failure`: seconds since the first rank failed, None while none has.
@@ -75,8 +75,8 @@ class StallWatch:
         """Whether this disagreement was reported while the cell ran."""
         return (-1, disagreement) in self._said
 
-    def _told(self, disagreement: str) -> StallFinding | None:
-        return StallFinding(tuple(self.ranks), disagreement) if self._first(-1, disagreement) else None
+    def _told(self, disagreement: str) -> CellFinding | None:
+        return CellFinding(tuple(self.ranks), disagreement) if self._first(-1, disagreement) else None
 
     def _disagreement(self, waiting: list[RankView], snapshot: Snapshot) -> str | None:
         """Return how ranks disagree about a collective in which some wait: it can never complete correctly."""
@@ -101,16 +101,16 @@ class StallWatch:
         alone = not any(view.tasks or view.state in ("running", "waiting") for view in others)
         return {view.rank for view in open_} if ended and len(open_) == len(views) and alone else set()
 
-    def _stuck(self, snapshot: Snapshot) -> StallFinding | None:
+    def _stuck(self, snapshot: Snapshot) -> CellFinding | None:
         """Report if all ranks are in one collective and nothing moves."""
         collective = together(snapshot, self.ranks)
         if collective is None:
             return None
         self._together = collective
         text = report(snapshot, collective)
-        return StallFinding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
+        return CellFinding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
 
-    def _compiling(self, views: Iterable[RankView]) -> StallFinding | None:
+    def _compiling(self, views: Iterable[RankView]) -> CellFinding | None:
         """Report ranks that wait for a compiler, which looks like a hang if all do."""
         found = [view for view in views if view.compiler and (view.compiling or 0) >= COMPILING_AFTER]
         new = [view for view in found if self._first(view.rank, f"compiles line {view.line}")]
@@ -118,29 +118,27 @@ class StallWatch:
             return None
         line = f" for line {new[0].line}" if new[0].line else ""
         text = f"{new[0].compiler} has been compiling{line} for {new[0].compiling} s: the first call makes the kernels"
-        return StallFinding(tuple(view.rank for view in new), text)
+        return CellFinding(tuple(view.rank for view in new), text)
 
-    def _away(self, views: Iterable[RankView]) -> list[StallFinding]:
+    def _away(self, views: Iterable[RankView]) -> list[CellFinding]:
         """Report hosts that cannot be reached, and hosts that are reached again."""
         findings = []
         for host, members in _by_host(views).items():
             away, numbers = members[0].away, tuple(view.rank for view in members)
             if away is not None and away >= AWAY_AFTER and self._first(numbers[0], f"away {host}"):
                 text = f"{host} is out of reach; its ranks go on, and their output comes when it is back"
-                findings.append(StallFinding(numbers, text))
+                findings.append(CellFinding(numbers, text))
             elif away is None and (numbers[0], f"away {host}") in self._said:
                 self._said.discard((numbers[0], f"away {host}"))
-                findings.append(StallFinding(numbers, f"{host} is reached again"))
+                findings.append(CellFinding(numbers, f"{host} is reached again"))
         return findings
 
-    def _silent(self, view: RankView) -> StallFinding | None:
+    def _silent(self, view: RankView) -> CellFinding | None:
         if not self._first(view.rank, "silent"):
             return None
-        return StallFinding((view.rank,), "is not responding: its process is stopped or its host is unreachable")
+        return CellFinding((view.rank,), "is not responding: its process is stopped or its host is unreachable")
 
-    def _stalled(
-        self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, EndedRank]
-    ) -> StallFinding | None:
+    def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, EndedRank]) -> CellFinding | None:
         here, waits_in = {view.rank for view in group}, group[0].collective
         if self.stopping and _is_same(self._together, waits_in):
             return None  # ranks that have left the collective were unblocked from it
@@ -150,7 +148,7 @@ class StallWatch:
             return None
         task = group[0].in_task
         blocked = f"an asyncio task of an earlier cell is blocked in {waits_in}" if task else f"blocked in {waits_in}"
-        return StallFinding(tuple(sorted(new)), f"{blocked}: {absent}")
+        return CellFinding(tuple(sorted(new)), f"{blocked}: {absent}")
 
     def _first(self, rank: int, what: str) -> bool:
         new = (rank, what) not in self._said

@@ -12,7 +12,7 @@ from allranks.messages.requests import BROKEN, Decided, Interrupt, Refuse, Reque
 
 from .enter_for_missing import Release
 from .outcome import Outcome
-from .stall import AFTER_FAILURE, STALL_AFTER, StallFinding, StallWatch
+from .stall import AFTER_FAILURE, STALL_AFTER, CellFinding, StallWatch
 from .stalled_links import still_for, together
 
 RELEASE_WITHIN = 4.5
@@ -67,7 +67,7 @@ class Unblocking:
         """Wait for a moment until ranks have finished entering the collectives in which others wait."""
         self._release.wait()
 
-    def look(self) -> list[StallFinding]:
+    def look(self) -> list[CellFinding]:
         """Unblock ranks whose wait is hopeless; return new findings about which ranks wait for which."""
         since = self._outcome.since_failure
         snapshot = self._monitor.snapshot()

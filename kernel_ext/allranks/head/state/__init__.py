@@ -2,5 +2,6 @@
 
 Runs in: where the head runs; fed by the lifeline's thread.
 Called by: ``head.cell``, ``head.world``, ``cluster``; ``notebook`` reads.
-May call: ``messages``. It decides nothing, and sends only acknowledgements, and `Exit` to ranks that were replaced.
+May call: ``lifeline``, ``messages``. It decides nothing, and sends only acknowledgements, and `Exit` to ranks that
+were replaced.
 """

@@ -2,5 +2,5 @@
 
 Runs in: where the head runs.
 Called by: ``cluster``.
-May call: ``head.state``, ``hosts``, ``messages``.
+May call: ``head.state``, ``hosts``, ``lifeline``, ``messages``.
 """

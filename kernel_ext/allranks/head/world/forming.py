@@ -192,14 +192,19 @@ def _let_connect(
     lifeline: Lifeline,
     answers: Answers,
 ) -> None:
-    """Wait until the listening ranks of `_unseen` listen, then inform the connecting ranks, which cannot see it."""
+    """Wait until the listening ranks of `_unseen` listen, then inform the connecting ranks, which cannot see it.
+
+    The wait ends once a rank has failed or died, since the world cannot form then.
+    """
     listening, connecting = _unseen(plan, backend)
 
-    def listens(number: int) -> bool:
-        rank = monitor.ranks[number]
-        return rank.listens == plan.placements[number].ports[0] or rank.dead is not None
+    def settled() -> bool:
+        listen = all(monitor.ranks[number].listens == plan.placements[number].ports[0] for number in listening)
+        return listen or any(each.done() or monitor.ranks[number].dead for number, each in answers.items())
 
-    monitor.wait(lambda: all(map(listens, listening)) or any(map(Future.done, answers.values())), FORM_WITHIN)
+    deadline = time.monotonic() + FORM_WITHIN
+    while not monitor.wait(settled, LOOK_EVERY) and time.monotonic() < deadline:
+        pass  # an answer does not wake the monitor
     for number in connecting:
         lifeline.tell(monitor.ranks[number].uuid, MayConnect(plan.placements[0].ports[0]))
 

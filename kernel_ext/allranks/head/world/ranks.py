@@ -73,6 +73,8 @@ class Ranks:
         """Hosts that other hosts have already reached, each with the address that they used."""
         self.chosen_network = ""
         """In words, the network that was chosen because it is faster than ssh's, with both rates; empty if none was."""
+        self.gathered_at = 0.0
+        """The `time.monotonic` at which a scheduler's ranks had joined; 0 if no scheduler starts them."""
         self.formed_at: dict[str, float] = {}
         """By step of forming the first world, the `time.monotonic` at which it ended; in the order of the steps."""
         self._spawn: list[Spawn] = []  # processes that the ranks of MPI start when they form the next world
@@ -128,7 +130,9 @@ class Ranks:
         `count` is their number; with None, their launcher says it. Raises CannotStart if they do not join within
         `timeout` seconds.
         """
-        return self.reached.gather(count, timeout, progress)
+        hosts = self.reached.gather(count, timeout, progress)
+        self.gathered_at = time.monotonic()
+        return hosts
 
     def start(self, hosts: Sequence[Host], backend: str) -> None:
         """Start one rank for each of `hosts` and form the world. Raises CannotStart."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from .request import Answer, Nothing, Question
-from .world_requests import PendingNames
 
 
-class Push(Question[PendingNames]):
+class Push(Question[Nothing]):
     """Load the dict in the buffers, and hold its variables until `DecidePush`. Replaces an earlier undecided push."""
 
     runs = "main"

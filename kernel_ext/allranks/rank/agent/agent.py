@@ -53,14 +53,14 @@ from allranks.rank.world.peer_datagrams import Peers
 from allranks.rank.world.reserved_descriptors import Reserve
 from allranks.rank.world.stop_main_thread import Unblocker
 
-from .handlers.handle_cells import CellRequests
-from .handlers.handle_collectives import CollectiveRequests
-from .handlers.handle_files import FileRequests, ReloadRequests
-from .handlers.handle_hosts import HostRequests
-from .handlers.handle_introspection import LookRequests
-from .handlers.handle_saved_states import StateRequests
-from .handlers.handle_shares import ShareRequests
-from .handlers.handle_variables import CheckpointRequests, VariableRequests
+from .handlers.handle_cells import CellHandlers
+from .handlers.handle_collectives import CollectiveHandlers
+from .handlers.handle_files import FileHandlers, ReloadHandlers
+from .handlers.handle_hosts import HostHandlers
+from .handlers.handle_introspection import IntrospectionHandlers
+from .handlers.handle_saved_states import StateHandlers
+from .handlers.handle_shares import ShareHandlers
+from .handlers.handle_variables import CheckpointHandlers, VariableHandlers
 from .handlers.handler_table import RequestTable
 from .rank_report import Reporter
 
@@ -151,15 +151,15 @@ class Agent:
         RankStream.output = recorder.output
 
         self.requests = RequestTable(
-            CellRequests(cell, recorder, calls, comms, unblocker, engine.register_again, self.end_process),
-            CollectiveRequests(world, peers, cell, ledger, barrier, unblocker, debugger, user_ns, names),
-            HostRequests(),
-            VariableRequests(config.rank, user_ns, names, ledger, cell),
-            CheckpointRequests(config, self.beginning, world, user_ns, names, cell_names, ledger),
-            StateRequests(config.rank, user_ns, names, ledger),
-            FileRequests(self.beginning),
-            ShareRequests(),
-            LookRequests(cell, recorder, debugger, user_ns, shell, engine.open_console),
+            CellHandlers(cell, recorder, calls, comms, unblocker, engine.register_again, self.end_process),
+            CollectiveHandlers(world, peers, cell, ledger, barrier, unblocker, debugger, user_ns, names),
+            HostHandlers(),
+            VariableHandlers(config.rank, user_ns, names, ledger, cell),
+            CheckpointHandlers(config, self.beginning, world, user_ns, names, cell_names, ledger),
+            StateHandlers(config.rank, user_ns, names, ledger),
+            FileHandlers(self.beginning),
+            ShareHandlers(),
+            IntrospectionHandlers(cell, recorder, debugger, user_ns, shell, engine.open_console),
         )
 
         self._sent_output_at = 0.0
@@ -183,7 +183,7 @@ class Agent:
         self.debugger.install(shell)
         # Only now: the reloader leaves alone all modules that the engine itself has imported.
         reloader = Reloader(self.user_ns)
-        self.requests.add(ReloadRequests(reloader, self.beginning, self.main, self.cell, self.ledger))
+        self.requests.add(ReloadHandlers(reloader, self.beginning, self.main, self.cell, self.ledger))
         self.beginning.renew()  # IPython has added its entries to sys.path
         shell.user_ns_hidden["log"] = self.log.function  # not one of the user's variables
         self.names.hand_out()

@@ -11,6 +11,7 @@ import inspect as python_inspect
 import keyword
 import re
 import sys
+import tokenize
 from typing import TYPE_CHECKING, Any
 
 from allranks.messages.requests import Completed
@@ -98,7 +99,7 @@ def inspect(user_ns: Namespace, name: str, detail: int) -> dict[str, str] | None
 def _source(value: Any) -> str | None:
     try:
         return python_inspect.getsource(value)
-    except (TypeError, OSError):
+    except (TypeError, OSError, SyntaxError, tokenize.TokenError):  # the source may be cut off, or not Python
         return None
 
 

@@ -2,5 +2,5 @@
 
 Runs in: a rank's main thread.
 Called by: ``rank.arrays``, ``rank.collectives`` and the rank's world.
-May call: ``messages``.
+May call: ``pickling``, ``messages``.
 """

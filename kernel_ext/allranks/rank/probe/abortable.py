@@ -15,7 +15,7 @@ from allranks.rank.world.shared_libraries import NotInPlace
 
 
 def not_in_place(backend: str) -> NotInPlace | None:
-    """Why collectives of ``mpi`` or ``jaccl`` could not be aborted here; None if they could. Nothing is changed."""
+    """Why collectives of ``mpi`` or ``jaccl`` could not be aborted here; None if they could. Changes nothing in MLX."""
     import mlx.core as mx
 
     try:

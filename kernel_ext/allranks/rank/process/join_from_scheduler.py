@@ -1,8 +1,8 @@
 """A process that a scheduler started joins a notebook's cluster, taking the role that an ssh login has elsewhere.
 
-It finds the notebook by the join file, starts a host process (see `host`), and relays the host process's requests and
-events over its own encrypted connection. When the notebook ends the cluster, or is unreachable for `PATIENCE` seconds,
-the host process ends everything it started, and this process ends last.
+It finds the notebook by the join file, starts a host process (see `host_process.host`), and relays the host process's
+requests and events over its own encrypted connection. When the notebook ends the cluster, or is unreachable for
+`PATIENCE` seconds, the host process ends everything it started, and this process ends last.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from allranks.rank.world.stop_main_thread import Unblocker
 from .handler_table import Buffers, RequestTable
 
 
-class CellRequests(RequestTable):
+class CellHandlers(RequestTable):
     def __init__(
         self,
         cell: RunningCell,

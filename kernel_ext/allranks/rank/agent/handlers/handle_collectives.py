@@ -19,7 +19,7 @@ from allranks.rank.world.stop_main_thread import Unblocker
 from .handler_table import Buffers, RequestTable
 
 
-class CollectiveRequests(RequestTable):
+class CollectiveHandlers(RequestTable):
     def __init__(
         self,
         world: World,

@@ -16,7 +16,7 @@ from .handler_table import Buffers, RequestTable
 RELOADING = "a module that is reloaded cannot call collectives: call them in a cell"
 
 
-class FileRequests(RequestTable):
+class FileHandlers(RequestTable):
     def __init__(self, beginning: Beginning) -> None:
         super().__init__()
         folder = synced_folder
@@ -41,7 +41,7 @@ class FileRequests(RequestTable):
         return Reply(requests.PartsRead([state for state, _ in read]), [data for _, data in read])
 
 
-class ReloadRequests(RequestTable):
+class ReloadHandlers(RequestTable):
     def __init__(
         self, reloader: Reloader, beginning: Beginning, main: MainThread, cell: RunningCell, ledger: Ledger
     ) -> None:

@@ -9,7 +9,7 @@ from allranks.rank.world import try_addresses
 from .handler_table import Buffers, RequestTable
 
 
-class HostRequests(RequestTable):
+class HostHandlers(RequestTable):
     def __init__(self) -> None:
         super().__init__()
         self._listening: try_addresses.Listening | None = None

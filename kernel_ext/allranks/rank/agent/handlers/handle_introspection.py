@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 
-class LookRequests(RequestTable):
+class IntrospectionHandlers(RequestTable):
     def __init__(
         self,
         cell: RunningCell,

@@ -22,7 +22,7 @@ from .handler_table import Buffers, RequestTable
 GONE = "its snapshot is gone: the rank was started again, or the save was ended"
 
 
-class StateRequests(RequestTable):
+class StateHandlers(RequestTable):
     def __init__(self, rank: int, user_ns: Namespace, names: GivenNames, ledger: Ledger) -> None:
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger = rank, user_ns, names, ledger

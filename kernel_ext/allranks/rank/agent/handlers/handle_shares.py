@@ -10,7 +10,7 @@ from allranks.rank.files import share_blocks, shared_names
 from .handler_table import Buffers, RequestTable
 
 
-class ShareRequests(RequestTable):
+class ShareHandlers(RequestTable):
     def __init__(self) -> None:
         super().__init__()
         self._shares = shares = share_blocks.Shares()

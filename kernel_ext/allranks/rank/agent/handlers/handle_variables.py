@@ -25,24 +25,22 @@ from allranks.rank.world.membership import World
 from .handler_table import Buffers, RequestTable
 
 
-class VariableRequests(RequestTable):
+class VariableHandlers(RequestTable):
     def __init__(self, rank: int, user_ns: Namespace, names: GivenNames, ledger: Ledger, cell: RunningCell) -> None:
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger, self._cell = rank, user_ns, names, ledger, cell
         self._pushed: tuple[int, Namespace] | None = None
         """Number of a push, and the variables that are bound once all ranks have loaded theirs."""
-        self.answer(requests.Push, self._push)
+        self.confirm(requests.Push, self._push)
         self.confirm(requests.DecidePush, self._decide_push)
         self.answer(requests.Pull, self._pull)
         self.answer(requests.Describe, self._describe)
         self.answer(requests.DescribeLeaves, self._describe_leaves)
         self.answer(requests.PullLeaf, self._pull_leaf)
 
-    def _push(self, request: requests.Push, buffers: Buffers) -> Reply[requests.PendingNames]:
+    def _push(self, request: requests.Push, buffers: Buffers) -> None:
         self._pushed = None  # frees the variables of a notebook that ended before it had decided
-        pushed = pickle_values.unpack(buffers, take=True)
-        self._pushed = (request.push, pushed)
-        return Reply(requests.PendingNames(list(pushed)))
+        self._pushed = (request.push, pickle_values.unpack(buffers, take=True))
 
     def _decide_push(self, request: requests.DecidePush, _: Buffers) -> None:
         """Bind or drop the pushed variables. Raises LookupError if the rank no longer holds the values to bind."""
@@ -97,7 +95,7 @@ class VariableRequests(RequestTable):
         return value
 
 
-class CheckpointRequests(RequestTable):
+class CheckpointHandlers(RequestTable):
     def __init__(
         self,
         config: RankConfig,

