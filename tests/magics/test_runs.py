@@ -41,7 +41,7 @@ def test_runs_from_the_cell_to_a_file(kernel: Notebook, tmp_path: Path) -> None:
     assert "run 2: lr 0.2" in third and "baseline" not in third
     kernel.ok("%distributed runs --show 1")
     kernel.ok("%distributed runs --hide run 3")
-    assert [line.split("|")[0] for line in table(kernel)] == ["run 2", "1 baseline", "run 3 (hidden)"]
+    assert [line.split("|")[0] for line in table(kernel)] == ["1 baseline", "run 2", "run 3 (hidden)"]
     kernel.ok("%distributed runs --show run 3")
     kernel.ok("%distributed runs --rename run 3 third")
     assert table(kernel)[-1].startswith("3 third|")

@@ -91,7 +91,7 @@ shown.tolist()
 def test_exactly_those_that_wait_are_named(reader: str, counted: Cluster) -> None:
     """``again`` is another object for an array of ``late``; ``one``, ``other`` and ``third`` share their operation."""
     code = f"import mlx.nn as nn\nkept, array_status.reader = array_status.reader, {reader}\n{WAIT}"
-    named = "found = pending_names(globals())\ncomputed.reader = kept\nfound"
+    named = "found = pending_names(globals())\narray_status.reader = kept\nfound"
     try:
         assert values(counted, code + named) == [["again", "late", "other", "parts", "s"]] * 2
     finally:

@@ -62,6 +62,7 @@ from allranks.notebook.cell_curves import CellCurves
 from allranks.notebook.stop_button import Stop
 from allranks.units import count_text, ranks_text, seconds_text
 from allranks_backends.plan import alike, rank_label
+from allranks_backends.registry import listed
 from allranks_widgets import human_bytes
 
 from .cluster_base import ClusterBase
@@ -589,7 +590,7 @@ def _equal_ones(
     names, notes = list(manifest.variables if wanted is None else wanted), list[str]()
     if random := [name for name in names if name in RANDOM_STATES and not manifest.variables[name].equal]:
         names = [name for name in names if name not in random]
-        states = ", ".join(name.strip("()").removeprefix("state of ") for name in random)
+        states = listed([name.strip("()").removeprefix("state of ") for name in random], "and")
         notes.append(
             f"Not loaded: the state{'s' if len(random) > 1 else ''} of {states}, which differed between ranks."
         )

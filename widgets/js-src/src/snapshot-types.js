@@ -99,7 +99,7 @@
  */
 
 /**
- * Traffic of a link, as its sender counted it. None is unknown, which is not zero.
+ * Traffic of a link, as its sender counted it. None means unknown, not zero.
  * @typedef {object} LinkView
  * @property {Link} link
  * @property {number} [connections]
