@@ -175,6 +175,7 @@ class CellRecorder:
         if self._error is not None and not self._error.aborted:
             self._unblocker.failed(self._cell.number)
         self._cell.running = False
+        ledger.aborted.owed = None  # what was aborted while the cell ended is not to be raised by other code
         self.ended = True
         self._lifeline.wake()
 

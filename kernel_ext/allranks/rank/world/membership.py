@@ -274,6 +274,8 @@ class World:
         gc.collect()
         clear_backends()
         self._left_behind.keep(group, sockets, arrays)
+        if not threads:
+            ledger.aborted.owed = None  # no code of the user's waited in this world's collectives, to raise it in
         return pending
 
     def _end_ring(self) -> None:

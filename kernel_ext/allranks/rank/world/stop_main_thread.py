@@ -83,6 +83,8 @@ class Unblocker:
         if self._ledger.number >= newest or (self._blocked() and self._cell.current_collective()):
             self.broke = True
             self._note(None)
+            if not self._cell.runs(number):  # it has just ended: no code of its own is left to raise in
+                self._ledger.aborted.owed = None
 
     def _note(self, pattern: bytes | None) -> None:
         """Record the collectives in flight as aborted."""
