@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from statistics import median
 
 import allranks
-from allranks.bench.figures import factor
+from allranks.bench.bus_bandwidth import factor
 from allranks_backends.registry import get_backend, this_platform
 
 from ._serving import address, serving

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from allranks.arguments import lease_of
+from allranks.check_arguments import lease_of
 from allranks.errors import UsageError
 from allranks.typed_options import Typed, typed
 

@@ -20,9 +20,9 @@ import pytest
 
 import allranks
 from allranks import BenchResult, Cluster
-from allranks.arguments import parse_size
-from allranks.bench.figures import BenchRow, Choice, factor, fit, moved
+from allranks.bench.bus_bandwidth import BenchRow, Choice, factor, fit, moved
 from allranks.bench.measure import Progress, choices, fits_in_memory, known_ops, sweep
+from allranks.check_arguments import parse_size
 from allranks.errors import Busy, CellFailed, CellInterrupted, NoCluster, UsageError
 from allranks.units import rate_text, seconds_text, size_text
 from tests.jupyter import Notebook

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.arguments import hosts_of
+from allranks.check_arguments import hosts_of
 from allranks.head.world.forming import place
 from allranks_backends.registry import BACKENDS
 from tests.backends.conftest import FIRST_PORT, MLX_LAUNCH, NOT_THE_BACKENDS, as_seen

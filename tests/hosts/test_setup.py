@@ -20,7 +20,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.environments import setup as setup_code
-from allranks.environments.environment import this_environment
+from allranks.environments.describe_environment import this_environment
 from allranks.environments.setup import Environments, HostLogin, setup
 from allranks.environments.wheels import Wheels
 from allranks.errors import CannotStart, UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.arguments import LEASE, lease_of
+from allranks.check_arguments import LEASE, lease_of
 from allranks.errors import UsageError
 from allranks.machine import lease
 from allranks.machine.lease import LOOK_EVERY, seconds_left, touch_busy

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from allranks.probe.probe_report import Report
+from allranks.probe.probe_verdict import Report
 from tests.jaccl.conftest import built as built
 from tests.jaccl.lab.build import Built
 from tests.jaccl.lab.lab import Lab

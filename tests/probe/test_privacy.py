@@ -10,7 +10,7 @@ import pytest
 from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 from allranks.probe.machine import described
 from allranks.probe.privacy import hidden, hider
-from allranks.probe.probe_report import Report, Verdict
+from allranks.probe.probe_verdict import Report, Verdict
 
 HOSTS = ("ada@studio.example.org", "mini")
 

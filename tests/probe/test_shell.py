@@ -15,7 +15,7 @@ import pytest
 
 from allranks.probe.gpu_worlds import nccl_version
 from allranks.probe.probe_command import NAMES
-from allranks.probe.probe_report import Report
+from allranks.probe.probe_verdict import Report
 from tests.jaccl.lab.build import Built
 from tests.jaccl.lab.lab import Lab
 from tests.waiting import eventually

@@ -31,7 +31,7 @@ from allranks_backends.views import Snapshot
 
 from ._history import RateHistory
 from ._kept import Json, KeptOutput
-from ._tables import logged_html, logged_text, snapshot_html, snapshot_text
+from ._snapshot_tables import logged_html, logged_text, snapshot_html, snapshot_text
 from .curves import Curves, LoggedRow, rows_json
 from .snapshot_json import to_dict
 

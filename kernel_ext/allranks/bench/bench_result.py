@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from allranks.errors import UsageError
 
 from . import bench_table
+from .bus_bandwidth import BenchRow, Choice, Fit, fit
 from .compare_benches import advice, best, changes
-from .figures import BenchRow, Choice, Fit, fit
 
 if TYPE_CHECKING:
     import pandas

@@ -7,8 +7,8 @@ from html import escape
 
 from allranks.units import rate_text, seconds_text, size_text
 
+from .bus_bandwidth import BenchRow
 from .chart import chart
-from .figures import BenchRow
 
 _HEADINGS = ("wiring", "what", "size", "calls", "min", "median", "p99", "algbw GB/s", "busbw GB/s")
 _WORDS = (0, 1)

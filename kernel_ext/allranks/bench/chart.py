@@ -9,7 +9,7 @@ from html import escape
 from allranks.units import size_text
 from allranks_widgets.axis import ticks
 
-from .figures import BenchRow
+from .bus_bandwidth import BenchRow
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")

@@ -7,7 +7,7 @@ from statistics import geometric_mean
 
 from allranks.units import rate_text, size_text
 
-from .figures import BenchRow, Choice
+from .bus_bandwidth import BenchRow, Choice
 
 CHANGED = 0.10
 """Share by which a busbw must differ before it counts as changed."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import psutil
 
-from allranks.arguments import known_backend
+from allranks.check_arguments import known_backend
 from allranks.errors import AllranksError, CannotStart, CellInterrupted, NotLoaded, UsageError
 from allranks.messages.bench_payload import ITEM, usable_bytes
 from allranks.notebook.feed_dashboards import Nowhere
@@ -20,7 +20,7 @@ from allranks.units import size_text, typed_size
 from allranks_backends.registry import BACKENDS, cannot_run, get_backend, listed
 
 from .bench_result import BenchResult
-from .figures import BenchRow, Choice, Floats
+from .bus_bandwidth import BenchRow, Choice, Floats
 
 if TYPE_CHECKING:
     from allranks.head.world.change import WorldChange

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from allranks.arguments import hosts_of, rdma_links
+from allranks.check_arguments import hosts_of, rdma_links
 from allranks.discovery.running_clusters import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.world import attaching
@@ -264,7 +264,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         `seconds`, and at least eight calls. ``send`` measures each link separately. With `compare` (backends) or
         `connections` (of a ring link), the ranks are rewired to each choice, and back at the end; they keep their
         variables as with `rewire`. `progress` is called with a line of text before each step. algbw and busbw are
-        defined as in nccl-tests: see `bench.figures`.
+        defined as in nccl-tests: see `bench.bus_bandwidth`.
 
         Raises UsageError for operations or sizes that cannot be measured, CellFailed if a rank fails, and what `run`
         and `rewire` raise.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
 
-from allranks.arguments import parse_size
+from allranks.check_arguments import parse_size
 from allranks.errors import CannotCopy, CellInterrupted, UsageError
 from allranks.files.fetch import TARGET, Fetch, FetchResult
 from allranks.files.notebook_folder import Contents, Folder, Stamp

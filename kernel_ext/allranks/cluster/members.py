@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from allranks.arguments import fits_here, known_backend
+from allranks.check_arguments import fits_here, known_backend
 from allranks.errors import Busy, CannotStart, CellInterrupted, UsageError
 from allranks.head.state.make_views import state_of, trouble
 from allranks.head.world import healing

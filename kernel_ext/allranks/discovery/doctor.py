@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from allranks.arguments import hosts_of, parse_size
+from allranks.check_arguments import hosts_of, parse_size
 from allranks.errors import CellInterrupted, HostCause
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of, path_for_sh
 from allranks.hosts.ssh.ssh_command import destination

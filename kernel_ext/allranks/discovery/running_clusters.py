@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from allranks.arguments import named_hosts
+from allranks.check_arguments import named_hosts
 from allranks.errors import NoCluster, UsageError
 from allranks.head.world.detached import Detached, detached_clusters, detached_file
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of

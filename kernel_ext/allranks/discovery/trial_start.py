@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zmq import ZMQError
 
-from allranks.arguments import HERE, rdma_links
+from allranks.check_arguments import HERE, rdma_links
 from allranks.errors import Apart, CannotStart, HostCause
 from allranks.head.world.choose_network import pairs
 from allranks.head.world.ranks import START_TRIES, Ranks

@@ -21,7 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from allranks.arguments import hosts_of
+from allranks.check_arguments import hosts_of
 from allranks.errors import CellInterrupted, UsageError
 from allranks.hosts.ssh.interpreter import Interpreter, private_environment
 from allranks.hosts.ssh.login import Login
@@ -31,7 +31,7 @@ from allranks_backends.plan import Host
 from allranks_widgets import human_bytes
 from allranks_widgets.table import html_table
 
-from .environment import PYTHON, Environment, half_for, this_environment
+from .describe_environment import PYTHON, Environment, half_for, this_environment
 from .wheels import CannotPack, Wheels
 
 LOOK_EVERY = 0.2

@@ -27,7 +27,7 @@ from allranks_backends.plan import Host, Platform
 from allranks_backends.runtimes.nccl import visible_devices
 
 from .host_end import ConnectionInfo, HostEnd, HostGone, OnEvent, RankLost
-from .meeting_addresses import HostNetwork
+from .reachable_addresses import HostNetwork
 from .ssh.differences import differing, listing
 
 

@@ -24,7 +24,7 @@ from allranks_backends.plan import Host
 from .host_end import GONE_WITHIN, ConnectionInfo, OnEvent, last_line
 from .join_file import JoinSettings, is_join_file, write_join_file
 from .joined_host import JoinedHost, Task, in_rank_order, named, refuse, replacements, so_far
-from .meeting_addresses import LOOPBACK
+from .reachable_addresses import LOOPBACK
 
 LOST_AFTER = 16.0
 """Seconds that a process may be unreachable before its ranks count as dead; the process then ends them itself."""

@@ -23,7 +23,7 @@ from allranks.machine.tcp_ports import free_ports
 from allranks.messages.host_messages import Prepare
 
 from .host_end import ConnectionInfo, PipedHost
-from .meeting_addresses import LOOPBACK
+from .reachable_addresses import LOOPBACK
 
 CONTROLLER_PORTS = {
     "engine": ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong", "broadcast"),

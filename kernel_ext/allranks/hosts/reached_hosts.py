@@ -22,7 +22,7 @@ from .host_end import HostEnd, OnEvent
 from .joined_host import JoinedHost
 from .listener import Listener, Progress
 from .local import LocalHost
-from .meeting_addresses import LOOPBACK, HostNetwork, meeting_addresses, shared_networks
+from .reachable_addresses import LOOPBACK, HostNetwork, reachable_addresses, shared_networks
 from .ssh.interpreter import Interpreter, interpreter_of
 from .ssh.many_logins import reach
 from .ssh.remote import RemoteHost, SavedHost
@@ -144,7 +144,7 @@ class Hosts:
         if all(host.local for host in hosts):
             return [replace(host, cuda=devices[host.name]) for host in hosts]
         told = {host.name: self._network(host) for host in hosts}
-        found = meeting_addresses(told)
+        found = reachable_addresses(told)
         nameless = {host for host in hosts if not host.addresses or (host.local and host.addresses == (LOOPBACK,))}
         self.networks = shared_networks(told) if nameless == set(hosts) else []
         placed = [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from allranks.arguments import writable
+from allranks.check_arguments import writable
 from allranks.cluster.cell import Cell
 from allranks.cluster.cell_queue import QueuedCell
 from allranks.cluster.cell_result import CellResult

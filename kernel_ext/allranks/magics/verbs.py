@@ -12,7 +12,7 @@ from typing import Any
 
 from IPython.display import display
 
-from allranks.arguments import not_too_many, writable
+from allranks.check_arguments import not_too_many, writable
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.cluster.cluster_base import no_answer
@@ -223,9 +223,9 @@ class Verbs:
         print(self._need().rewire(options.backend, connections=options.connections, progress=print))
 
     def _bench(self, options: argparse.Namespace) -> None:
-        from allranks.arguments import parse_size
         from allranks.bench.bench_result import BenchResult
         from allranks.bench.measure import Progress
+        from allranks.check_arguments import parse_size
 
         cluster = self._need()
         smallest, largest = parse_size(options.min), parse_size(options.max)

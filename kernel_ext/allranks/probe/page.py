@@ -10,7 +10,7 @@ from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 from allranks.units import duration_text, size_text
 
 from .probe_questions import ENDINGS, GPUS, MACHINE, QUESTIONS, RDMA, ProbeQuestion
-from .probe_report import Report, Verdict, as_expected
+from .probe_verdict import Report, Verdict, as_expected
 
 SECTIONS: Sequence[tuple[str, Sequence[ProbeQuestion]]] = (
     ("The machine", MACHINE),

@@ -13,7 +13,7 @@ import msgspec
 
 from allranks.messages.events.probe_answers import ProbeAnswer, ProbeCheck
 
-from .probe_report import Report, Verdict
+from .probe_verdict import Report, Verdict
 
 Hide = Callable[[str], str]
 _PATH = re.compile(r"(?<![\w.~/])~?(?:/[^\s/'\",;:()<>]+){2,}/?")

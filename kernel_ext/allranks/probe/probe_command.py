@@ -17,7 +17,7 @@ from allranks_backends.protocol import BackendError
 from .ask_all import LIBRARY, SECTIONS, Probe, Section, Wanted
 from .page import page
 from .privacy import hidden, hider
-from .probe_report import Report
+from .probe_verdict import Report
 
 NAMES = ("allranks-probe.json", "allranks-probe.md")
 EPILOG = """\

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allranks.bench.bus_bandwidth import bandwidths
 from allranks.errors import UsageError
 
-from .bandwidth import bandwidths
 from .cell_timeline import CellTimeline
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _rows(timeline: CellTimeline) -> list[dict[str, object]]:
         where = {"rank": each.rank, "host": each.host}
         rows.append({**where, "kind": "cell", "name": f"In[{timeline.count}]"} | _span(each.began, each.ended))
         for call in each.calls:
-            figures = bandwidths(call, timeline.size)
+            figures = bandwidths(call.op, call.nbytes, call.transfer, timeline.size)
             rows.append(
                 {
                     **where,

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from allranks.bench.bus_bandwidth import bandwidths
 from allranks.errors import UsageError
 
-from .bandwidth import bandwidths
 from .cell_timeline import CellTimeline
 from .rank_timeline import RankTimeline, TimelineCall
 
@@ -120,7 +120,10 @@ def _facts(timeline: CellTimeline, call: TimelineCall) -> Event:
         facts["source"] = call.source
     if call.wait is not None and call.transfer is not None:
         facts |= {"wait_us": call.wait * 1e6, "transfer_us": call.transfer * 1e6, "came last": f"rank {call.last}"}
-        facts |= {f"{name} GB/s": value for name, value in bandwidths(call, timeline.size).items()}
+        facts |= {
+            f"{name} GB/s": value
+            for name, value in bandwidths(call.op, call.nbytes, call.transfer, timeline.size).items()
+        }
     return facts
 
 

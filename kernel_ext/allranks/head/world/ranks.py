@@ -23,7 +23,7 @@ from allranks.head.state.widget_comms import WidgetComms
 from allranks.hosts.join_file import JoinSettings
 from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
-from allranks.hosts.meeting_addresses import LOOPBACK
+from allranks.hosts.reachable_addresses import LOOPBACK
 from allranks.hosts.reached_hosts import Hosts
 from allranks.lifeline.head_end import Lifeline
 from allranks.lifeline.open_questions import Reply

@@ -2,5 +2,5 @@
 
 Runs in: the notebook's kernel, or a script.
 Called by: ``hosts.reached_hosts`` and ``discovery``.
-May call: ``hosts.host_end``, ``hosts.meeting_addresses``, ``messages``, ``machine``, ``allranks_backends``.
+May call: ``hosts.host_end``, ``hosts.reachable_addresses``, ``messages``, ``machine``, ``allranks_backends``.
 """

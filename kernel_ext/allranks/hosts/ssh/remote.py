@@ -15,7 +15,7 @@ from pathlib import Path
 
 from allranks.errors import CannotStart, HostCause
 from allranks.hosts.host_end import ConnectionInfo, HostAway, HostBack, HostEnd, HostGone, OnEvent
-from allranks.hosts.meeting_addresses import HostNetwork
+from allranks.hosts.reachable_addresses import HostNetwork
 from allranks.messages.host_messages import (
     Greeting,
     Heard,

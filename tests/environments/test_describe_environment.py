@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from allranks.environments import wheels
-from allranks.environments.environment import Environment, half_for, this_environment
+from allranks.environments.describe_environment import Environment, half_for, this_environment
 from allranks.environments.on_host import _reason, _short
 from allranks.environments.setup import HostSetup, SetupResult, _pip, setup
 from allranks.environments.wheels import CannotPack, Wheels, kept_in, pack

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.arguments import hosts_of, writable
+from allranks.check_arguments import hosts_of, writable
 from allranks.errors import UsageError
 
 
@@ -26,7 +26,7 @@ def test_a_file_in_the_home_folder_can_be_written(tmp_path: Path, monkeypatch: p
 
 
 def test_ranks_that_others_start_need_nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allranks.arguments.OF_A_RANK", 1 << 60)
+    monkeypatch.setattr("allranks.check_arguments.OF_A_RANK", 1 << 60)
     with pytest.raises(UsageError, match="a rank needs about"):
         Cluster(64)
     assert Cluster(64, join=tmp_path / "ranks.json").state == "down"

@@ -20,7 +20,7 @@ class HostNetwork:
     `own`."""
 
 
-def meeting_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
+def reachable_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:
     """The address of each host, by name; a host without addresses is left out.
 
     If all hosts share a network, the addresses are on it, preferably on the network that the notebook's connections

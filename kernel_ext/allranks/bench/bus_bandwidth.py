@@ -35,6 +35,14 @@ def factor(op: str, size: int) -> float:
     return 1.0 if op == "send" else (size - 1) / size
 
 
+def bandwidths(op: str, nbytes: int, seconds: float | None, size: int) -> dict[str, float]:
+    """algbw and busbw, in GB/s, of a call on `size` ranks whose transfer took `seconds`; empty if it was not timed."""
+    if not seconds:
+        return {}
+    algbw = moved(op, nbytes, size) / seconds / 1e9
+    return {"algbw": algbw, "busbw": algbw * factor(op, size)}
+
+
 @dataclass(frozen=True, order=True)
 class Choice:
     """A way to wire the ranks."""

@@ -13,7 +13,7 @@ from allranks.probe import gpu_worlds
 from allranks.probe.machine import ask_awake, asleep, described, judged
 from allranks.probe.page import page
 from allranks.probe.probe_questions import IN_PLACE, QUESTIONS
-from allranks.probe.probe_report import Report, as_expected, verdict
+from allranks.probe.probe_verdict import Report, as_expected, verdict
 
 GOOD = [ProbeAnswer(name, "yes") for name in QUESTIONS]
 HEALED = ProbeCheck("jaccl", "heal a killed rank", "passed", "in the same processes", 1.5, True)
