@@ -80,8 +80,8 @@ def change(cluster: Cluster, plan: Plan) -> str:
     if plan.verb == "heal":
         kill = plan.dice % size
         os.kill(cluster.snapshot.ranks[kill].pid or 0, signal.SIGKILL)
-        assert cluster._ranks is not None
-        cluster._ranks.monitor.wait(lambda: cluster.state == "broken", 60)
+        assert cluster._live.ranks is not None
+        cluster._live.ranks.monitor.wait(lambda: cluster.state == "broken", 60)
     if plan.verb == "resize":
         argument = size + (1 if size <= 2 or (size < 4 and plan.dice % 2) else -1)
     if plan.source and plan.verb != "rewire":

@@ -205,14 +205,14 @@ def _end(cluster: Cluster, cell: Cell, round: Round) -> None:
 
 def _wait_idle(cluster: Cluster, stopped: BaseException) -> None:
     """A stopped cell may leave ranks in C code, such as MLX's compiler, for a while, and never for good."""
-    ranks = cluster._ranks
+    ranks = cluster._live.ranks
     assert ranks is not None
     if not ranks.monitor.wait(lambda: not ranks.monitor.busy(range(cluster.size)), WITHIN):
         raise Wrong(str(stopped))
 
 
 def _wait_for_death(cluster: Cluster, round: Round, cause: str) -> None:
-    ranks = cluster._ranks
+    ranks = cluster._live.ranks
     assert ranks is not None
     if not ranks.monitor.wait(lambda: cluster.snapshot.ranks[round.victim].state == "dead", WITHIN):
         raise Wrong(f"the death of rank {round.victim} was not noticed")

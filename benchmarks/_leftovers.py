@@ -49,8 +49,8 @@ class Leftovers:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        assert cluster._ranks is not None and cluster._ranks.host._process is not None
-        self._host = psutil.Process(cluster._ranks.host._process.pid)
+        assert cluster._live.ranks is not None and cluster._live.ranks.host._process is not None
+        self._host = psutil.Process(cluster._live.ranks.host._process.pid)
         self._first: dict[int, Usage] = {}
         self._others = {process.pid for process in self._children()} - {process.pid for process in self._processes()}
         self._shape: tuple[int, int, int] | None = None
@@ -80,7 +80,7 @@ class Leftovers:
             return True  # it has ended
 
     def _named(self) -> list[tuple[str, int]]:
-        ranks = self._cluster._ranks
+        ranks = self._cluster._live.ranks
         assert ranks is not None
         named = [("the notebook", os.getpid()), ("the host process", self._host.pid)]
         return named + [(f"rank {rank.rank}", rank.pid) for rank in ranks.monitor.ranks if rank.pid]
@@ -95,7 +95,7 @@ class Leftovers:
 
     def _files(self) -> int:
         """Files of the cluster, without those a world has one of for each generation."""
-        ranks = self._cluster._ranks
+        ranks = self._cluster._live.ranks
         assert ranks is not None
         return sum(1 for path in Path(ranks.host.directory).rglob("*") if not path.name.startswith("ring-"))
 

@@ -388,11 +388,11 @@ def _play_cell(cluster: Cluster, program: Program, cell: str, run: Run) -> bool:
 
 def _wait_until_settled(cluster: Cluster, program: Program) -> None:
     """Until each rank is blocked or done, also on a busy machine: from then on the time is counted."""
-    assert cluster._ranks is not None
+    assert cluster._live.ranks is not None
     settled = {*AT_REST, "waiting", "dead"}
     if program.check == "strict":  # at its barrier ranks wait for who follows the cell
         settled.add("running")
-    monitor = cluster._ranks.monitor
+    monitor = cluster._live.ranks.monitor
     monitor.wait(lambda: all(rank.state in settled and rank.report.cell for rank in monitor.ranks), SETTLED_WITHIN)
 
 

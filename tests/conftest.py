@@ -148,9 +148,9 @@ __import__("gc").collect()
 
 
 BUSY = """
-import allranks.cluster.cluster_views, allranks.notebook.fold
+import allranks.cluster.complete_and_inspect, allranks.notebook.fold
 allranks.notebook.fold.GRACE = 10.0
-allranks.cluster.cluster_views.ANSWER_WITHIN = 30.0
+allranks.cluster.complete_and_inspect.ANSWER_WITHIN = 30.0
 """
 """Run in a notebook: on a busy machine ranks drift apart, and answer late; then output is folded all the same."""
 

@@ -206,8 +206,8 @@ class Notebook:
     def comes_true(self, condition: str) -> None:
         """Wait until this holds of ``now``, the snapshot of the notebook's cluster."""
         self.ok(
-            "world = allranks.current()\n"
-            f"assert world._ranks.monitor.wait(lambda: (lambda now: {condition})(world.snapshot), 60), world.status()"
+            "world = allranks.current()\nmonitor = world._live.ranks.monitor\n"
+            f"assert monitor.wait(lambda: (lambda now: {condition})(world.snapshot), 60), world.status()"
         )
 
     def interrupt(self) -> None:

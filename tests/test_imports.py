@@ -88,8 +88,8 @@ def test_a_rank_starts_without_debugpy_and_its_user_can_import_it(ring2: Cluster
 
 def imports_for_ranks(cluster: Cluster) -> bool:
     """Whether the host process of this machine has imported what it forks ranks with."""
-    assert cluster._ranks is not None
-    pid, _ = cluster._ranks.host.process
+    assert cluster._live.ranks is not None
+    pid, _ = cluster._live.ranks.host.process
     return "zmq/backend/" in Path(f"/proc/{pid}/maps").read_text()
 
 

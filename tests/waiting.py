@@ -20,7 +20,7 @@ WITHIN = 60.0
 
 def comes_true(cluster: Cluster, condition: Callable[[Snapshot], bool], within: float) -> bool:
     """Whether `condition` holds of the cluster's snapshot within so many seconds; looked at whenever a rank tells."""
-    ranks = cluster._ranks
+    ranks = cluster._live.ranks
     assert ranks is not None, "the cluster is down"
     return ranks.monitor.wait(lambda: condition(cluster.snapshot), within)
 

@@ -410,7 +410,7 @@ def test_connections_are_compared_and_the_wiring_is_as_before() -> None:
             for choice in (RING, RING2)
         }
         assert found.recommended == RING or (found.recommended == RING2 and busbw[RING2] > busbw[RING])
-        assert cluster._ranks is not None and cluster._ranks.settings.options.connections == 1
+        assert cluster._live.ranks is not None and cluster._live.ranks.settings.options.connections == 1
         assert cluster.pull("kept") == [100, 101]
 
 

@@ -385,7 +385,9 @@ def test_an_interrupt_stops_what_a_notebook_awaits(new_notebook: Callable[..., N
     notebook.interrupt()
     notebook.finish(running)
     assert running.error.startswith(("KeyboardInterrupt", "CancelledError"))
-    notebook.ok(f"assert cluster._ranks.monitor.wait(lambda: not cluster._ranks.monitor.busy([0, 1]), {WITHIN})")
+    notebook.ok(
+        f"assert cluster._live.ranks.monitor.wait(lambda: not cluster._live.ranks.monitor.busy([0, 1]), {WITHIN})"
+    )
     assert notebook.ok("cluster.apply(lambda: rank)").mime("text/plain")[-1] == "[0, 1]"
 
 
@@ -464,7 +466,7 @@ if __name__ == "__main__":
         (call,) = cluster.options(timeline=True).begin(sums).finish().timeline.ranks[1].calls
         print("timeline:", call.op, call.line, call.source)
         cell = cluster.options().begin(waits, sys.argv[1])
-        assert cluster._ranks.monitor.wait(
+        assert cluster._live.ranks.monitor.wait(
             lambda: cluster.snapshot.ranks[0].state == "waiting" and cluster.snapshot.ranks[1].source, 60
         )
         print(cluster.snapshot.doing([0, 1]))
@@ -544,7 +546,7 @@ PAGE = [
     ("ar = asyncio.ensure_future(rc.apply_async(wait, 10))\nar.done()", "False"),
     # ar.get(1): TimeoutError
     ("try:\n    await asyncio.wait_for(ar, 1)\nexcept TimeoutError as error:\n    print(type(error).__name__)\n"
-     "assert rc._ranks.monitor.wait(lambda: not rc._ranks.monitor.busy(range(4)), 60)",
+     "assert rc._live.ranks.monitor.wait(lambda: not rc._live.ranks.monitor.busy(range(4)), 60)",
      "TimeoutError"),
     # dview.targets = [0, 2]; ar = dview.apply(lambda : 10); ar.get()
     ("dview = rc.options(ranks=[0, 2])\ndview.apply(lambda : 10)", "[10, 10]"),

@@ -416,8 +416,8 @@ def test_a_value_that_one_rank_cannot_load_is_set_on_none(
 @pytest.fixture
 def before_the_last_is_bound(ring2: allranks.Cluster, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """What is called in a push once rank 0 is to bind the values, before rank 1 is."""
-    assert ring2._ranks is not None
-    lifeline, calls, bound = ring2._ranks.lifeline, list[Callable[[], object]](), list[str]()
+    assert ring2._live.ranks is not None
+    lifeline, calls, bound = ring2._live.ranks.lifeline, list[Callable[[], object]](), list[str]()
     ask = lifeline.ask
 
     def asked(uuid: str, question: Any, *args: Any) -> Any:
@@ -445,7 +445,9 @@ def test_a_rank_that_has_lost_the_values_meanwhile_is_named_and_those_that_have_
     ring2: allranks.Cluster, before_the_last_is_bound: list[Callable[[], object]]
 ) -> None:
     ring2.run("kept = 'old'").check()
-    before_the_last_is_bound.append(lambda: ring2._ask_all(Push(push=1), 1, pickle_values.pack({"kept": "another's"})))
+    before_the_last_is_bound.append(
+        lambda: ring2._live.ask_all(Push(push=1), 1, pickle_values.pack({"kept": "another's"}))
+    )
     with pytest.raises(RankError, match=r"^rank 1: kept: LookupError: .*\. Rank 0 has the new values of kept\.$"):
         ring2.push({"kept": "new"})
     assert ring2.pull("kept") == ["new", "old"]

@@ -89,8 +89,8 @@ def test_no_other_user_of_the_machine_can_connect_to_the_controller(ring2: Clust
     assert json.loads(ring2.connection_file.read_text())["interface"].startswith(
         f"ipc://{ring2.connection_file.parent}/"
     )
-    assert ring2._ranks is not None and ring2._ranks.host._process is not None
-    host = psutil.Process(ring2._ranks.host._process.pid)
+    assert ring2._live.ranks is not None and ring2._live.ranks.host._process is not None
+    host = psutil.Process(ring2._live.ranks.host._process.pid)
     ranks = {
         view.pid for view in ring2.snapshot.ranks
     }  # each takes its controller's heartbeat at a port, and sends nothing

@@ -267,8 +267,8 @@ def test_an_interrupt_that_comes_after_the_end_hits_nothing(ring2: Cluster, tmp_
     )
     cell._outcome.open.update(result)
     cell.interrupt()
-    assert ring2._ranks is not None
-    for answer in ring2._ranks.ask([0, 1], Pending("")).values():
+    assert ring2._live.ranks is not None
+    for answer in ring2._live.ranks.ask([0, 1], Pending("")).values():
         answer.result(PATIENCE)  # orders are obeyed one after the other: the late one has been
     go.touch()
     assert following.finish(PATIENCE)[1].value == "through"

@@ -167,7 +167,7 @@ def test_a_decision_that_is_lost_is_learned_with_the_next_cell(
 ) -> None:
     (work / "mine.py").write_text("N = 2\n\ndef f():\n    return N\n")
     with monkeypatch.context() as patched:
-        patched.setattr("allranks.cluster.folder_sync.DECIDED_WITHIN", 0.0)
+        patched.setattr("allranks.cluster.reload_modules.DECIDED_WITHIN", 0.0)
         with pytest.raises(CannotCopy, match="did not respond while modules"):
             pair.run("mine.f()")
     assert values(pair, "mine.f(), f(), mine.N") == [(2, 2, 2)] * 2

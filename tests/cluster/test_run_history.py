@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks.cluster import cells, cluster_views, run_history
+from allranks.cluster import cells, run_history
+from allranks.cluster import cluster as cluster_module
 from allranks.cluster.run_history import COLUMNS, MOST_RUNS, RunHistory
 from allranks.errors import CellInterrupted, CellTimeout, UsageError
 from allranks.head.state.cell_run import CellRun
@@ -26,7 +27,7 @@ TRAIN = "lr = {lr}\nfor step in range(4):\n    log(loss=lr * step + rank, step=s
 def runs(monkeypatch: pytest.MonkeyPatch) -> RunHistory:
     """Without the runs of other tests."""
     fresh = RunHistory()
-    for module in (cells, run_history, cluster_views):
+    for module in (cells, run_history, cluster_module):
         monkeypatch.setattr(module, "RUNS", fresh)
     return fresh
 
@@ -104,7 +105,7 @@ def test_arguments_of_a_function_are_values_of_its_run(ring2: Cluster, runs: Run
 
 def test_values_are_there_when_an_experiment_has_begun_its_next_run(ring2: Cluster, runs: RunHistory) -> None:
     ring2.run("log(loss=1)", ranks=0).check()
-    ring2._logs.clear()
+    ring2._live.logs.clear()
     assert ring2.logged().empty and [row.value for row in runs[1].rows()] == [1.0]
 
 

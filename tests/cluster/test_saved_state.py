@@ -17,7 +17,8 @@ import mlx.core as mx
 import pytest
 
 from allranks import Cluster
-from allranks.cluster import cells, cluster_views, run_history, saved_state
+from allranks.cluster import cells, run_history, saved_state
+from allranks.cluster import cluster as cluster_module
 from allranks.cluster.run_history import RunHistory
 from allranks.errors import (
     AllranksError,
@@ -84,7 +85,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], RunHistory]:
 
     def fresh() -> RunHistory:
         history = RunHistory()
-        for module in (cells, run_history, saved_state, cluster_views):
+        for module in (cells, run_history, saved_state, cluster_module):
             monkeypatch.setattr(module, "RUNS", history)
         CellCurves._ended.clear()
         return history
@@ -318,7 +319,7 @@ def test_a_rank_that_dies_before_all_were_asked_is_named(tmp_path: Path, monkeyp
         cluster.run("x = mx.array([rank])").check()
         cluster.save(tmp_path / "a")
         cluster.run("x = mx.array([rank + 10])").check()
-        compare = cluster._equal
+        compare = cluster._states._equal
 
         def dies(*given: Any) -> list[str]:
             pid = cluster.snapshot.ranks[1].pid
@@ -327,7 +328,7 @@ def test_a_rank_that_dies_before_all_were_asked_is_named(tmp_path: Path, monkeyp
             assert comes_true(cluster, lambda snapshot: snapshot.ranks[1].state == "dead", WITHIN)
             return compare(*given)
 
-        monkeypatch.setattr(cluster, "_equal", dies)
+        monkeypatch.setattr(cluster._states, "_equal", dies)
         with pytest.raises(WorldBroken, match=r"rank 1 died .*If .*a had a saved state before, it still has it\."):
             cluster.save(tmp_path / "a")
         cluster.heal()
@@ -341,13 +342,13 @@ def test_down_does_not_wait_for_what_is_being_written(tmp_path: Path, monkeypatc
         cluster.run("x = mx.array([rank])").check()
         cluster.save(tmp_path / "a")
         before = (tmp_path / "a" / "manifest.json").read_bytes()
-        compare = cluster._equal
+        compare = cluster._states._equal
 
         def waits(*given: Any) -> list[str]:
             assert is_down.wait(WITHIN)
             return compare(*given)
 
-        monkeypatch.setattr(cluster, "_equal", waits)
+        monkeypatch.setattr(cluster._states, "_equal", waits)
         saving = cluster.begin_save(tmp_path / "a")
         cluster.down()
         is_down.set()
@@ -536,14 +537,14 @@ def test_ranks_that_are_removed_while_they_are_saved(
     compares, resized = tmp_path / "compares", threading.Event()
     with Cluster(2, backend="ring") as cluster:
         cluster.run("x = mx.array([1])").check()
-        compare = cluster._equal
+        compare = cluster._states._equal
 
         def waits(*given: Any) -> list[str]:
             assert resized.wait(WITHIN)
             return compare(*given)
 
         if when == "before it is asked":
-            monkeypatch.setattr(cluster, "_equal", waits)
+            monkeypatch.setattr(cluster._states, "_equal", waits)
             compares.touch()
         else:
             cluster.run(

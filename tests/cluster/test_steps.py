@@ -27,7 +27,7 @@ def test_pull_and_vars_are_answered_between_two_steps(ring2: Cluster, end: Path,
     ring2.run("model = {'w': mx.arange(3)}; mx.eval(model)").check()
     cell = ring2.begin(LOOP.format(str(end), step))
     try:
-        assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
+        assert until(lambda: all(rank.ends_steps for rank in ring2._live.ranks_up().monitor.ranks))
         first, second = ring2.pull("x"), ring2.pull("x")
         assert all(0 < one < other for one, other in zip(first, second))
         assert ring2.pull("model", ranks=1)[0]["w"].tolist() == [0, 1, 2]
@@ -52,8 +52,8 @@ def test_a_cell_without_steps_is_busy_and_one_that_has_ended_its_steps_answers_a
     cell.finish().check()
     end.unlink()
     cell = ring2.begin("log(x=1); x = 7\n" + LOOP.format(str(end), "pass").replace("x = 0\n", ""))
-    assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
-    asked = ring2._ask_all(Pull("x"), None, in_steps=True)
+    assert until(lambda: all(rank.ends_steps for rank in ring2._live.ranks_up().monitor.ranks))
+    asked = ring2._live.ask_all(Pull("x"), None, in_steps=True)
     assert not any(each.done() for each in asked.values())
     end.touch()
     cell.finish().check()
@@ -67,7 +67,7 @@ def test_what_waits_for_a_collective_is_not_pulled_between_steps(ring2: Cluster,
     ).check()
     cell = ring2.begin("pass\n" + LOOP.format(str(end), "log(x=x)") + "\nmx.eval(y)")
     try:
-        assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
+        assert until(lambda: all(rank.ends_steps for rank in ring2._live.ranks_up().monitor.ranks))
         with pytest.raises(RankError, match="it is not evaluated yet: while a cell runs, only evaluated arrays"):
             ring2.pull("y", ranks=0)
         with pytest.raises(RankError, match="it is not evaluated yet"):
@@ -89,8 +89,8 @@ def test_a_stop_while_a_question_is_answered_stops_the_cell(ring2: Cluster, tmp_
         f"        open({str(began)!r} + str(rank), 'w').close(); time.sleep(600)\n"
         "slow = Slow()\nwhile True:\n    time.sleep(0.01); log(x=1)"
     )
-    assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
-    asked = ring2._ask_all(Pull("slow"), None, in_steps=True)
+    assert until(lambda: all(rank.ends_steps for rank in ring2._live.ranks_up().monitor.ranks))
+    asked = ring2._live.ask_all(Pull("slow"), None, in_steps=True)
     assert until(lambda: all(began.with_name(f"began{rank}").exists() for rank in range(2)))
     cell.stop()
     with pytest.raises(CellInterrupted):
@@ -104,7 +104,7 @@ def test_a_question_that_fails_does_not_repeat_a_stop_that_the_code_has_handled(
     handles += f"    while not os.path.exists({str(end)!r}):\n        time.sleep(0.01); log(x=1)\nsaved = True"
     ring2.run("saved = stopped = False").check()
     cell = ring2.begin(handles)
-    assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
+    assert until(lambda: all(rank.ends_steps for rank in ring2._live.ranks_up().monitor.ranks))
     ring2.interrupt(within=0.1)
     with pytest.raises(UsageError, match="no variable 'absent'"):
         ring2.pull("absent")
@@ -119,7 +119,7 @@ def test_what_is_pulled_is_of_one_step(ring2: Cluster, end: Path) -> None:
     )
     cell = ring2.begin(code)
     try:
-        assert until(lambda: all(rank.ends_steps for rank in ring2._up().monitor.ranks))
+        assert until(lambda: all(rank.ends_steps for rank in ring2._live.ranks_up().monitor.ranks))
         for _ in range(5):
             assert all(len(set(each.tolist())) == 1 for each in ring2.pull("hist"))
     finally:
@@ -131,7 +131,7 @@ def test_idle_ranks_evaluate_nothing_while_another_runs_a_cell(ring2: Cluster, e
     ring2.run("y = mx.distributed.all_sum(mx.ones(2))").check()
     cell = ring2.begin(LOOP.format(str(end), "log(x=x)"), ranks=0)
     try:
-        assert until(lambda: ring2._up().monitor.ranks[0].ends_steps)
+        assert until(lambda: ring2._live.ranks_up().monitor.ranks[0].ends_steps)
         with pytest.raises(RankError, match="it is not evaluated yet"):
             ring2.pull("y")
     finally:

@@ -37,7 +37,7 @@ print("early")
 while not os.path.exists(go): time.sleep(0.05)
 print("late")
 mx.distributed.all_sum(a).tolist()''' .replace("go", repr(sys.argv[2])).replace("import time", "import os, time"))
-assert cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
+assert cluster._live.ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._live.ranks.monitor.ranks), 60)
 print("running", flush=True)
 sys.stdin.read()
 """
@@ -104,7 +104,7 @@ cluster = allranks.Cluster(2, backend="ring", keep=True, name=sys.argv[1]).up()
 wait = "import os, time\\nwhile not os.path.exists(" + repr(sys.argv[2]) + "): time.sleep(0.05)\\n"
 cluster.begin(wait + "1 / 0", ranks=[0])
 cluster.begin(wait + "print('the other')", ranks=[1])
-assert cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
+assert cluster._live.ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._live.ranks.monitor.ranks), 60)
 print("running", flush=True)
 sys.stdin.read()
 """
@@ -149,8 +149,8 @@ def test_an_adopted_cluster_heals_and_goes_down_whole(orphaned: tuple[str, Path]
         cell.finish(WITHIN)
     pids = [rank.pid for rank in cluster.snapshot.ranks]
     os.kill(pids[1] or 0, signal.SIGKILL)
-    assert cluster._ranks is not None
-    assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", WITHIN)
+    assert cluster._live.ranks is not None
+    assert cluster._live.ranks.monitor.wait(lambda: cluster.state == "broken", WITHIN)
     assert "rank 1 got the variables of rank 0" in str(cluster.heal(source=0))
     assert [a.tolist() for a in cluster.pull("a")] == [[0, 1, 2, 3]] * 2
     cluster.down()
@@ -214,7 +214,7 @@ cluster.run("held = rank * 10").check()
 """
 KILLED = """
 os.kill(cluster.snapshot.ranks[2].pid, signal.SIGKILL)
-assert cluster._ranks.monitor.wait(lambda: cluster.state == "broken", 60)
+assert cluster._live.ranks.monitor.wait(lambda: cluster.state == "broken", 60)
 """
 STOPPED = """
 import atexit
@@ -246,8 +246,8 @@ def test_what_a_killed_notebook_was_changing_is_finished_by_the_next(
     assert done.returncode == -signal.SIGKILL, done.stderr
     cluster = Cluster.attach(name)
     try:
-        assert cluster._ranks is not None
-        if cluster._ranks.owed or any(rank.state == "dead" for rank in cluster.snapshot.ranks):
+        assert cluster._live.ranks is not None
+        if cluster._live.ranks.owed or any(rank.state == "dead" for rank in cluster.snapshot.ranks):
             with pytest.raises(WorldBroken, match="heal"):
                 cluster.run("held")
             cluster.heal(source=None if "rewire" in change else 0)
@@ -300,7 +300,7 @@ import allranks, os, signal, sys
 name, folder = sys.argv[1:]
 cluster = allranks.Cluster(2, backend="ring", lease="1s", save=folder, name=name).up()
 cluster.run("a = mx.arange(4) + rank").check()
-print(cluster._ranks.host.process[0], flush=True)
+print(cluster._live.ranks.host.process[0], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

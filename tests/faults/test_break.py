@@ -18,8 +18,8 @@ SKIPPED = "if rank != 1: mx.eval(mx.distributed.all_sum(mx.ones(10)))\n'through'
 
 
 def wait_until_waiting(cluster: Cluster, rank: int) -> None:
-    assert cluster._ranks is not None
-    monitor = cluster._ranks.monitor
+    assert cluster._live.ranks is not None
+    monitor = cluster._live.ranks.monitor
     assert monitor.wait(lambda: monitor.ranks[rank].report.waiting, WITHIN)
 
 
@@ -59,8 +59,8 @@ def test_a_busy_world_says_so_and_a_stuck_rank_can_be_killed(ring2: Cluster) -> 
         "import signal, time\n"
         "if rank:\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n    time.sleep(600)"
     )
-    assert ring2._ranks is not None
-    monitor = ring2._ranks.monitor
+    assert ring2._live.ranks is not None
+    monitor = ring2._live.ranks.monitor
     assert monitor.wait(lambda: monitor.ranks[0].cell is None and monitor.ranks[1].report.line == 4, WITHIN)
     monitor.state = "broken"
     with pytest.raises(Busy, match="heal --kill 1"):

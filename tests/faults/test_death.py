@@ -206,7 +206,7 @@ def test_a_dead_rank_cannot_be_copied_from(ring4: Cluster) -> None:
 def test_stop_while_healing_is_put_off_until_the_world_is_whole(
     ring4: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, ranks = keep(ring4), ring4._ranks
+    kept, ranks = keep(ring4), ring4._live.ranks
     assert ranks is not None
     kill(ring4)
     form = ranks.form
@@ -259,7 +259,7 @@ def test_a_rank_that_dies_while_the_world_is_formed_is_healed_in_its_turn(
     """Nothing that held the group is forgotten over the world that never came to be."""
     kept = keep(ring4)
     ring4.run("nest = [{'group': world}]\n_env = __import__('os')").check()
-    ranks = ring4._ranks
+    ranks = ring4._live.ranks
     assert ranks is not None
     pid = ring4.snapshot.ranks[VICTIM].pid
     assert pid is not None
@@ -290,7 +290,7 @@ def test_a_rank_that_dies_while_the_world_is_formed_is_healed_in_its_turn(
 def test_heal_when_the_host_process_is_gone_says_so() -> None:
     cluster = Cluster(2, backend="ring", name="orphans").up()
     try:
-        ranks = cluster._ranks
+        ranks = cluster._live.ranks
         assert ranks is not None and ranks.host._process is not None
         os.kill(ranks.host._process.pid, signal.SIGKILL)
         assert comes_true(cluster, lambda now: all(rank.state == "dead" for rank in now.ranks), WITHIN)

@@ -93,8 +93,8 @@ def broken(cluster: Cluster) -> None:
 
 def ports(cluster: Cluster) -> set[int]:
     """Of the rings that a plan named; those of the present world."""
-    assert cluster._ranks is not None and cluster._ranks.plan is not None
-    return {port for placement in cluster._ranks.plan.placements for port in placement.ports}
+    assert cluster._live.ranks is not None and cluster._live.ranks.plan is not None
+    return {port for placement in cluster._live.ranks.plan.placements for port in placement.ports}
 
 
 def test_a_sharded_network_and_compiled_steps_give_the_same_values(cluster: Cluster) -> None:

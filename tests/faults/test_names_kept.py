@@ -209,8 +209,8 @@ def test_a_rank_that_dies_while_it_loads_leaves_its_file(
 def test_where_no_new_process_comes_the_files_are_named_and_heal_loads_them(need_mpi: None) -> None:
     with Cluster(2, backend="ring", name="nobody") as cluster:
         kept = keep(cluster)
-        assert cluster._ranks is not None
-        settings = cluster._ranks.settings
+        assert cluster._live.ranks is not None
+        settings = cluster._live.ranks.settings
         settings.change(mpi_args=("--no-such-option",))
         with pytest.raises(CannotStart, match="The ranks' variables are saved") as raised:
             cluster.rewire("mpi")

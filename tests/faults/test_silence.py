@@ -150,14 +150,14 @@ def refused(verb: Callable[[], object]) -> tuple[str, float]:
 def stopped(cluster: Cluster, rank: int) -> Iterator[None]:
     """A rank whose process is stopped meanwhile; afterwards it is back."""
     pid = cluster.snapshot.ranks[rank].pid
-    assert pid is not None and cluster._ranks is not None
+    assert pid is not None and cluster._live.ranks is not None
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-        known = cluster._ranks.monitor.ranks[rank]
-        assert cluster._ranks.monitor.wait(lambda: known.connected and not known.silent, WITHIN)
+        known = cluster._live.ranks.monitor.ranks[rank]
+        assert cluster._live.ranks.monitor.wait(lambda: known.connected and not known.silent, WITHIN)
 
 
 @pytest.mark.parametrize("name", ["pull", "push", "scatter", "gather", "diff"])
@@ -175,8 +175,8 @@ def test_a_question_to_a_stopped_rank_ends_and_names_it(ring4: Cluster, name: st
 
 def test_a_question_to_a_lost_connection_ends_at_once(ring4: Cluster) -> None:
     ring4.run("kept, parts, pushed = 5, [rank], 0").check()
-    assert ring4._ranks is not None
-    monitor = ring4._ranks.monitor
+    assert ring4._live.ranks is not None
+    monitor = ring4._live.ranks.monitor
     with stopped(ring4, 1):
         assert monitor.wait(lambda: not monitor.ranks[1].connected, WITHIN)
         took = []

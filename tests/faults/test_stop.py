@@ -144,7 +144,7 @@ def press():
         lambda now: now.state == "broken" and now.ranks[0].state in ("failed", "idle", "unblocked"),
     ):
         world = allranks.current()
-        if world._ranks.monitor.wait(lambda: over.is_set() or when(world.snapshot), 60):
+        if world._live.ranks.monitor.wait(lambda: over.is_set() or when(world.snapshot), 60):
             with pressing:
                 if not over.is_set():
                     pressed += 1

@@ -58,9 +58,9 @@ def hold(cluster: Cluster) -> None:
 
 
 def saved_files(cluster: Cluster) -> list[str]:
-    assert cluster._ranks is not None
+    assert cluster._live.ranks is not None
     # Unlike Path.glob, glob passes over a folder that is removed meanwhile.
-    return glob(f"{cluster._ranks.host.directory}-variables-*/*")
+    return glob(f"{cluster._live.ranks.host.directory}-variables-*/*")
 
 
 def finish(cluster: Cluster, held: list[int], source: int | None = None) -> None:

@@ -52,8 +52,8 @@ def mpirun_fails(need_mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def started(cluster: Cluster) -> list[str]:
     """The processes that its host process has started."""
-    assert cluster._ranks is not None
-    return sorted(each.name() for each in psutil.Process(cluster._ranks.host.process[0]).children())
+    assert cluster._live.ranks is not None
+    return sorted(each.name() for each in psutil.Process(cluster._live.ranks.host.process[0]).children())
 
 
 def folders(name: str) -> list[Path]:
@@ -64,8 +64,8 @@ def test_up_starts_mpirun_again(mpirun_fails: Fails) -> None:
     starts, before = mpirun_fails(1, LISTENER), set(psutil.Process().children())
     with Cluster(2, backend="mpi", name="transient-up") as cluster:
         assert starts() == 2 and sums_are_right(cluster)
-        assert cluster._ranks is not None
-        assert [each.pid for each in set(psutil.Process().children()) - before] == [cluster._ranks.host.process[0]]
+        assert cluster._live.ranks is not None
+        assert [each.pid for each in set(psutil.Process().children()) - before] == [cluster._live.ranks.host.process[0]]
         assert len(started(cluster)) == 2, "mpirun and the controller"
         assert len(folders("transient-up")) == 1
     assert not folders("transient-up")

@@ -74,8 +74,8 @@ def test_a_heal_that_failed_is_completed_by_the_next(
 ) -> None:
     ring4.run("held = rank * 10").check()
     kill(ring4, 2)
-    assert ring4._ranks is not None
-    ring4._ranks.can_run = None  # as in a cluster that another notebook started
+    assert ring4._live.ranks is not None
+    ring4._live.ranks.can_run = None  # as in a cluster that another notebook started
     STEPS[step](monkeypatch)
     with pytest.raises(CannotStart, match=FAILURE):
         ring4.heal(source=0)
@@ -225,8 +225,8 @@ HELD = {
 
 @pytest.mark.parametrize("end", HELD)
 def test_a_rank_that_loses_its_connection_in_a_copy_is_asked_again(end: str, ring4: Cluster, tmp_path: Path) -> None:
-    assert ring4._ranks is not None
-    done, port = tmp_path / "done", int(ring4._ranks.lifeline.url.rpartition(":")[2])
+    assert ring4._live.ranks is not None
+    done, port = tmp_path / "done", int(ring4._live.ranks.lifeline.url.rpartition(":")[2])
     code = LOSES_ITS_CONNECTION.format(done=str(done), port=port)
     make = f"code = {code!r}\nclass Held:\n    def __reduce__(self):\n        {HELD[end]}\nheld = Held()"
     ring4.run(make, ranks=[0]).check()
@@ -249,8 +249,8 @@ member._init = init_and_lose
 
 
 def test_a_rank_that_loses_its_connection_while_it_joins_is_asked_again(ring4: Cluster, tmp_path: Path) -> None:
-    assert ring4._ranks is not None
-    done, port = tmp_path / "done", int(ring4._ranks.lifeline.url.rpartition(":")[2])
+    assert ring4._live.ranks is not None
+    done, port = tmp_path / "done", int(ring4._live.ranks.lifeline.url.rpartition(":")[2])
     code = LOSES_ITS_CONNECTION.format(done=str(done), port=port)
     ring4.run("held = rank * 10").check()
     ring4.run(f"code = {code!r}\n{FORMS_WITHOUT_CONNECTION}", ranks=[0]).check()
@@ -303,8 +303,8 @@ def test_a_change_that_is_repeated_at_once_ends_what_it_had_ordered(
         with pytest.raises(CannotStart, match=FAILURE):
             cluster.rewire(backend)
         cluster.rewire(backend)
-        assert cluster.pull("held") == [0, 10] and cluster._ranks is not None
-        started = psutil.Process(cluster._ranks.host.process[0]).children()
+        assert cluster.pull("held") == [0, 10] and cluster._live.ranks is not None
+        started = psutil.Process(cluster._live.ranks.host.process[0]).children()
         assert len(started) == (1 if backend == "mpi" else 2) + 1, "with the controller"
 
 

@@ -69,8 +69,8 @@ def has_waited(seconds: float, shape: tuple[int, ...], now: Snapshot) -> bool:
 
 
 def test_a_slow_rank_is_named(ring2: Cluster, tmp_path: Path) -> None:
-    assert ring2._ranks is not None
-    ring2._ranks.monitor.times = CollectiveTimes()  # without those of other tests in this world
+    assert ring2._live.ranks is not None
+    ring2._live.ranks.monitor.times = CollectiveTimes()  # without those of other tests in this world
     before = all_max(ring2)
     cell = ring2.begin(
         "import os, time\n"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def ring(ring2: Cluster) -> Cluster:
     """Two ranks of whose earlier figures nothing is left."""
-    ring2._logs.clear()
+    ring2._live.logs.clear()
     return ring2
 
 
@@ -243,5 +243,5 @@ def test_who_follows_a_cell_late_gets_what_came_before_and_others_what_comes() -
 def test_how_many_steps_there_will_be(ring: Cluster) -> None:
     cell = ring.begin("for step in range(3): log(loss=step, of=3)")
     cell.finish().check()
-    assert ring._logs.total(cell.number) == 3
+    assert ring._live.logs.total(cell.number) == 3
     assert "of" not in set(ring.logged()["name"])

@@ -268,16 +268,16 @@ def test_nothing_listens_without_our_key(world: Cluster, hosts3: Hosts) -> None:
             address, _, port = line.split()[3].rpartition(":")
             assert address.strip("[]") in ("127.0.0.1", "::1", hosts3.address(name)), line
             assert address == "127.0.0.1" or port == "22", f"{line}: a ring's ports are closed once it is formed"
-    assert world._ranks is not None
-    for end in world._ranks.reached.others.values():
+    assert world._live.ranks is not None
+    for end in world._live.ranks.reached.others.values():
         assert stat.S_IMODE(end.directory.stat().st_mode) == 0o700
-    here = world._ranks.host._process
+    here = world._live.ranks.host._process
     assert here is not None
     ours = psutil.Process(here.pid)  # the test's own process has other worlds too, whose mpirun listens
     for process in (psutil.Process(), ours, *ours.children(recursive=True)):
         listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
         assert {each.laddr.ip for each in listening} <= {"127.0.0.1", *map(hosts3.address, hosts3.names)}, process
-    secret = world._settings.token
+    secret = world._live.settings.token
     for rank in world.snapshot.ranks:
         told = Path(f"/proc/{rank.pid}/cmdline").read_bytes() + Path(f"/proc/{rank.pid}/environ").read_bytes()
         assert secret.encode() not in told

@@ -97,7 +97,7 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
             monkeypatch.setattr(listener, "LOST_AFTER", 0.5)
             hosts3.link("host2", "down")
             assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
-            end = cluster._ranks.reached.others["host2"] if cluster._ranks else None
+            end = cluster._live.ranks.reached.others["host2"] if cluster._live.ranks else None
             assert end is not None
             end.wait_end()
             assert "lost on host2: it stopped responding" in (cluster.snapshot.ranks[1].cause or "")
@@ -136,7 +136,7 @@ def test_those_that_come_after_a_loss_are_kept_until_there_are_enough(hosts3: Ho
 def _one_that_a_look_took_in_is_used(
     cluster: Cluster, hosts: Hosts, lost: Sequence[subprocess.Popen[bytes]], file: Path
 ) -> None:
-    ranks = cluster._ranks
+    ranks = cluster._live.ranks
     assert ranks is not None
     end(cluster, lost)
     with started(hosts, ["host2"], file, 1):
@@ -154,7 +154,7 @@ def end(cluster: Cluster, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.terminate()
     dead = before + len(processes)
     assert comes_true(cluster, lambda now: sum(rank.state == "dead" for rank in now.ranks) == dead, WITHIN)
-    ranks = cluster._ranks
+    ranks = cluster._live.ranks
     assert ranks is not None
     for process in processes:
         process.wait(WITHIN)
@@ -165,7 +165,7 @@ def end(cluster: Cluster, processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def arrive(cluster: Cluster, count: int) -> None:
     """Wait until so many have come that nobody has needed yet."""
-    listener = cluster._ranks.listener if cluster._ranks else None
+    listener = cluster._live.ranks.listener if cluster._live.ranks else None
     assert listener is not None
 
     def spare() -> bool:
@@ -177,8 +177,8 @@ def arrive(cluster: Cluster, count: int) -> None:
 
 def _nobody_is_let_in(cluster: Cluster, hosts: Hosts) -> None:
     """What other hosts reach of this machine's ports is encrypted, and lets nobody in without the key."""
-    assert cluster._ranks is not None and cluster._ranks.host._process is not None
-    here = psutil.Process(cluster._ranks.host._process.pid)  # beside this process, which has other worlds too
+    assert cluster._live.ranks is not None and cluster._live.ranks.host._process is not None
+    here = psutil.Process(cluster._live.ranks.host._process.pid)  # beside this process, which has other worlds too
     found = {
         each.laddr.port
         for process in [psutil.Process(), here, *here.children(recursive=True)]

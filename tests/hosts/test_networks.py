@@ -71,14 +71,14 @@ def test_the_faster_of_two_networks_is_taken_and_said(hosts3: Hosts) -> None:
         hosts3.slow(name, 20)
     try:
         with cable(hosts3, "10.78.9"), Cluster(hosts=names, backend="ring") as cluster:
-            assert cluster._ranks is not None
-            assert [host.addresses for host in cluster._ranks.hosts] == [("10.78.9.1",), ("10.78.9.2",)]
+            assert cluster._live.ranks is not None
+            assert [host.addresses for host in cluster._live.ranks.hosts] == [("10.78.9.1",), ("10.78.9.2",)]
             assert cluster.chosen_network.startswith("that of 10.78.9.1 (")
             assert "by which ssh comes, is slower (0.0" in cluster.chosen_network
             assert [rank.value for rank in cluster.run(SUM).check().values()] == [[2.0, 2.0]] * 2
             cluster.run("import os; os._exit(1)", ranks=[1])
             cluster.heal()
-            assert [host.addresses for host in cluster._ranks.hosts] == [("10.78.9.1",), ("10.78.9.2",)]
+            assert [host.addresses for host in cluster._live.ranks.hosts] == [("10.78.9.1",), ("10.78.9.2",)]
     finally:
         free(hosts3)
 
@@ -86,8 +86,8 @@ def test_the_faster_of_two_networks_is_taken_and_said(hosts3: Hosts) -> None:
 def test_one_that_is_no_faster_is_not_worth_a_word(hosts3: Hosts) -> None:
     names = hosts3.names[:2]
     with slow_cable(hosts3, "10.78.10"), Cluster(hosts=names, backend="ring") as cluster:
-        assert cluster._ranks is not None and cluster.chosen_network == ""
-        assert [host.addresses for host in cluster._ranks.hosts] == [(hosts3.address(name),) for name in names]
+        assert cluster._live.ranks is not None and cluster.chosen_network == ""
+        assert [host.addresses for host in cluster._live.ranks.hosts] == [(hosts3.address(name),) for name in names]
 
 
 def test_one_that_was_busy_while_it_was_measured_is_kept(hosts3: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_after_ctrl_c_no_port_stays_open(hosts3: Hosts) -> None:
         return {line.split()[3] for line in hosts3.inside(two, "ss", "-tlnH").stdout.splitlines()}
 
     with Cluster(hosts=[one, two], backend="ring") as cluster:
-        ranks = cluster._ranks
+        ranks = cluster._live.ranks
         assert ranks is not None and ranks.plan is not None
         network, before = {name: hosts3.address(name) for name in (one, two)}, ports()
         rule = ("INPUT", "-s", hosts3.address(one), "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")

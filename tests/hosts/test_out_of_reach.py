@@ -187,8 +187,8 @@ def test_a_host_outlives_its_ssh_from_the_moment_that_up_returns(
 
     monkeypatch.setattr(RemoteHost, "keep", keep_later)
     with Cluster(hosts=["host1"], backend="ring") as cluster:
-        assert cluster._ranks is not None
-        end = cluster._ranks.reached.end_at("host1")
+        assert cluster._live.ranks is not None
+        end = cluster._live.ranks.reached.end_at("host1")
         assert isinstance(end, RemoteHost) and end._connection.login is not None
         end._connection.login.process.kill()
         for timer in held:
@@ -239,15 +239,15 @@ def test_logins_that_hang_while_a_host_is_out_of_reach_are_ended_there(
 
 def prepared_on(cluster: Cluster) -> dict[str, object]:
     """What each host has answered when it had made itself ready."""
-    assert cluster._ranks is not None
-    ends = cluster._ranks.reached.others
+    assert cluster._live.ranks is not None
+    ends = cluster._live.ranks.reached.others
     return {name: end.prepared for name, end in ends.items() if isinstance(end, RemoteHost)}
 
 
 def heard_since(cluster: Cluster, name: str, since: float) -> bool:
     """Whether a host has answered since then, as it does every second."""
-    assert cluster._ranks is not None
-    end = cluster._ranks.reached.others[name]
+    assert cluster._live.ranks is not None
+    end = cluster._live.ranks.reached.others[name]
     assert isinstance(end, RemoteHost)
     return end._connection._heard_at > since
 
@@ -272,8 +272,8 @@ def test_a_port_that_another_program_took_is_named(hosts3: Hosts) -> None:
     name = hosts3.names[0]
     with Cluster(hosts=[name], backend="ring") as cluster:
         cluster.run("kept = rank")
-        assert cluster._ranks is not None
-        port = cluster._ranks.reached.end_at(name).lifeline_url.rpartition(":")[2]
+        assert cluster._live.ranks is not None
+        port = cluster._live.ranks.reached.end_at(name).lifeline_url.rpartition(":")[2]
         with cut_off(hosts3):
             assert comes_true(cluster, away_is([0]), WITHIN)
             taker = hosts3.begin(name, sys.executable, "-c", TAKES, port)
@@ -335,7 +335,7 @@ import allranks, sys
 cluster = allranks.Cluster(hosts={hosts}, backend={backend!r}, name=sys.argv[1], lease={lease}).up()
 cluster.run("kept = rank * 10")
 cell = cluster.begin({code!r})
-cluster._ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._ranks.monitor.ranks), 60)
+cluster._live.ranks.monitor.wait(lambda: all(rank.report.line for rank in cluster._live.ranks.monitor.ranks), 60)
 print("running", flush=True)
 sys.stdin.read()
 """

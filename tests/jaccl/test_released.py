@@ -69,7 +69,7 @@ def test_sigterm_ends_a_blocked_rank_as_a_signal_and_leaves_nothing(new_world: N
         cluster.interrupt()
         result = cell.finish(WITHIN)
         assert not result[0].ok and world.lab.held(pids[:1]) == {}
-        assert cluster._monitor is not None and "SIGTERM" in (cluster._monitor.ranks[0].dead or "")
+        assert cluster._live.monitor is not None and "SIGTERM" in (cluster._live.monitor.ranks[0].dead or "")
         cluster.heal(kill=[1])
         held = world.lab.held(world.pids())
         assert held == {"contexts": 2, "domains": 2, "queues": 2, "pairs": 2, "regions": 128}
@@ -134,7 +134,7 @@ from allranks import Cluster
 cluster = Cluster(hostfile=sys.argv[1], backend=sys.argv[2], name=sys.argv[3]).up()
 if sys.argv[4]:
     cluster.begin(sys.argv[4])
-    assert cluster._ranks.monitor.wait(lambda: cluster.snapshot.ranks[0].state == "waiting", 60)
+    assert cluster._live.ranks.monitor.wait(lambda: cluster.snapshot.ranks[0].state == "waiting", 60)
 print(json.dumps([rank.pid for rank in cluster.snapshot.ranks]), flush=True)
 sys.stdin.read()
 """

@@ -97,8 +97,8 @@ def test_what_is_sent_is_what_is_read() -> None:
 def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
     spoil: dict[str, Any], ring2: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ring2._ranks is not None
-    line: Lifeline = ring2._ranks.lifeline
+    assert ring2._live.ranks is not None
+    line: Lifeline = ring2._live.ranks.lifeline
     with monkeypatch.context() as patch:
         patch.setattr(head_end, "to_builtins", lambda request: {**msgspec.to_builtins(request), **spoil})
         result = ring2.run("spoilt = 1", timeout=WITHIN)
@@ -110,8 +110,8 @@ def test_what_a_rank_cannot_read_fails_the_cell_with_a_sentence(
 
 
 def test_what_has_no_number_is_dropped_and_the_next_cell_runs(ring2: Cluster) -> None:
-    assert ring2._ranks is not None
-    line, rank = ring2._ranks.lifeline, ring2._ranks.monitor.ranks[0]
+    assert ring2._live.ranks is not None
+    line, rank = ring2._live.ranks.lifeline, ring2._live.ranks.monitor.ranks[0]
     spoilt: tuple[Any, ...] = (7, "cell", [], {}, {"number": "x"}, {"number": 1e300, "sender": 3})
     for junk in spoilt:
         line.tell(rank.uuid, RunCell("junk = 1", junk))

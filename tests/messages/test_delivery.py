@@ -17,8 +17,8 @@ WITHIN = 60
 
 
 def lifeline(cluster: Cluster) -> Lifeline:
-    assert cluster._ranks is not None
-    return cluster._ranks.lifeline
+    assert cluster._live.ranks is not None
+    return cluster._live.ranks.lifeline
 
 
 def reset(cluster: Cluster) -> None:
@@ -36,8 +36,8 @@ def losing(sends: Callable[..., None], uuid: str) -> Callable[..., None]:
 
 
 def uuid(cluster: Cluster, rank: int) -> str:
-    assert cluster._ranks is not None
-    return cluster._ranks.monitor.ranks[rank].uuid
+    assert cluster._live.ranks is not None
+    return cluster._live.ranks.monitor.ranks[rank].uuid
 
 
 @pytest.mark.parametrize(

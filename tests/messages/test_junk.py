@@ -156,8 +156,8 @@ def test_junk_of_a_rank_and_of_strangers_is_survived(head: Lifeline, monitor: Mo
 
 
 def test_junk_to_a_rank_is_survived(ring2: Cluster) -> None:
-    assert ring2._ranks is not None
-    lifeline, uuid = ring2._ranks.lifeline, ring2._ranks.monitor.ranks[1].uuid
+    assert ring2._live.ranks is not None
+    lifeline, uuid = ring2._live.ranks.lifeline, ring2._live.ranks.monitor.ranks[1].uuid
     reader = Reader(Request)
 
     def harmless(data: bytes) -> bool:

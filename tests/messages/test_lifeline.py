@@ -42,12 +42,12 @@ def stranger(ring2: Cluster) -> Iterator[Any]:
 
 
 def url(cluster: Cluster) -> str:
-    assert cluster._ranks is not None
-    return cluster._ranks.lifeline.url
+    assert cluster._live.ranks is not None
+    return cluster._live.ranks.lifeline.url
 
 
 def public_key(cluster: Cluster) -> bytes:
-    ranks = cluster._ranks
+    ranks = cluster._live.ranks
     assert ranks is not None
     return ranks.lifeline.keys[0].encode()
 
@@ -58,8 +58,8 @@ def works(cluster: Cluster) -> None:
 
 
 def uuid(cluster: Cluster, rank: int) -> str:
-    assert cluster._ranks is not None
-    return cluster._ranks.monitor.ranks[rank].uuid
+    assert cluster._live.ranks is not None
+    return cluster._live.ranks.monitor.ranks[rank].uuid
 
 
 def ignored(peer: zmq.Socket[bytes], ring2: Cluster) -> None:
@@ -213,8 +213,8 @@ def test_death_of_an_mpi_rank_is_known_as_soon(mpi2: Cluster) -> None:
 
 
 def test_the_secret_is_in_no_process_argument_or_environment(ring2: Cluster) -> None:
-    assert ring2._ranks is not None
-    secret = ring2._ranks.settings.token
+    assert ring2._live.ranks is not None
+    secret = ring2._live.ranks.settings.token
     for view in ring2.snapshot.ranks:
         process = psutil.Process(view.pid)
         for each in (process, *process.parents()[:2]):

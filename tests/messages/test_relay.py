@@ -75,8 +75,8 @@ def of_2010(*parts: bytes) -> bytes:
 @pytest.mark.parametrize("parts", [[b""], [b"x"], [b"nobody", b"x"]], ids=repr)
 @pytest.mark.parametrize("side", ["client", "engine"])
 def test_stray_bytes_on_the_controllers_ports_lose_no_request(side: str, parts: list[bytes], ring2: Cluster) -> None:
-    assert ring2._ranks is not None
-    info = json.loads(ring2.connection_file.read_text()) if side == "client" else ring2._ranks.host.engine_info
+    assert ring2._live.ranks is not None
+    info = json.loads(ring2.connection_file.read_text()) if side == "client" else ring2._live.ranks.host.engine_info
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.settimeout(60)
         stranger.connect(f"{info['interface']}:{info['mux']}".removeprefix("ipc://"))

@@ -148,16 +148,16 @@ def test_large_values_go_to_and_from_ranks(ring2: Cluster) -> None:
 
 
 def no_transfer(cluster: Cluster) -> bool:
-    assert cluster._ranks is not None
-    return not any(cluster._ranks.lifeline._transfers.values())
+    assert cluster._live.ranks is not None
+    return not any(cluster._live.ranks.lifeline._transfers.values())
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch, ring2: Cluster) -> threading.Event:
     """The notebook confirms no part until the event is set, as if the way were slow."""
-    assert ring2._ranks is not None
+    assert ring2._live.ranks is not None
     begun = threading.Event()
-    lifeline = ring2._ranks.lifeline
+    lifeline = ring2._live.ranks.lifeline
 
     def hold(_self: Any, number: int) -> None:
         begun.set()
@@ -168,7 +168,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, ring2: Cluster) -> threading.Event:
 
 
 def test_other_messages_pass_a_value_that_is_on_its_way(ring2: Cluster, slow: threading.Event) -> None:
-    pushing = ring2._ask_all(Push(), 0, [b"", np.zeros(100_000_000, "uint8").data])
+    pushing = ring2._live.ask_all(Push(), 0, [b"", np.zeros(100_000_000, "uint8").data])
     assert slow.wait(60)
     assert eventually(lambda: ring2.complete("mx.distributed.all_su", 21) is not None)
     assert ring2.run("rank", timeout=60)[0].value == 0
@@ -244,8 +244,8 @@ def test_a_rank_that_dies_in_the_middle_is_named() -> None:
     with Cluster(1, backend="ring", name="dies") as cluster:
         cluster.run("import numpy as np\nvalue = np.zeros(200_000_000, 'uint8')").check()
         pid = cluster.snapshot.ranks[0].pid
-        assert pid is not None and cluster._ranks is not None
-        lifeline = cluster._ranks.lifeline
+        assert pid is not None and cluster._live.ranks is not None
+        lifeline = cluster._live.ranks.lifeline
 
         def kill() -> None:
             while not any(transfers.moved[0] for transfers in lifeline._transfers.values()):

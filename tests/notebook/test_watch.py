@@ -87,8 +87,8 @@ def test_nothing_is_sent_while_nothing_changes(ring2: Cluster, monkeypatch: pyte
     """A frame that differs from the one before it shows what a rank has reported, as it does once a second at rest."""
     monkeypatch.setattr(known_rank, "SILENT_AFTER", WITHIN)  # a rank of a busy machine may be called stopped
     ring2.run("1").check()
-    assert ring2._ranks is not None
-    monitor = ring2._ranks.monitor
+    assert ring2._live.ranks is not None
+    monitor = ring2._live.ranks.monitor
     reports, news, reported = 0, 0, monitor._reported
 
     def counted(rank: Rank, state: State) -> None:
@@ -149,9 +149,9 @@ def test_heal_of_a_rank_that_is_stuck_replaces_it() -> None:
 
 
 def test_what_a_click_cannot_do_is_said(ring2: Cluster) -> None:
-    assert ring2._act("interrupt", 0) == "No cell is running on rank 0."
-    assert ring2._act("abort", None) == "Nothing is blocked in a collective."
-    assert "Nothing to heal" in str(ring2._act("heal", None))
+    assert ring2._dashboards._act("interrupt", 0) == "No cell is running on rank 0."
+    assert ring2._dashboards._act("abort", None) == "Nothing is blocked in a collective."
+    assert "Nothing to heal" in str(ring2._dashboards._act("heal", None))
 
 
 def test_a_recording_shows_what_a_dashboard_was_shown(ring2: Cluster, tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ class Dashboard(anywidget.AnyWidget):
         _listen()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw ``snapshot``. Nothing is sent if nothing changed. Within 0.1 s of the last frame, ``snapshot`` is held
-        back, and a later call of `show` or `flush` sends the newest Snapshot."""
+        """Draw ``snapshot``. If nothing changed, no frame is sent, only a heartbeat once a second. Within 0.1 s of the
+        last frame, ``snapshot`` is held back, and a later call of `show` or `flush` sends the newest Snapshot."""
         with self._lock:
             before, self.snapshot = self.snapshot, snapshot
             self._history.add(snapshot)

@@ -101,7 +101,7 @@ def fits_in_memory(ops: Sequence[str], largest: int, size: int, here: int) -> No
 ENDS_WITHIN = 3.0
 """Seconds that a stopped measurement gets to end before the wiring is changed back."""
 CODE = '__import__("allranks.rank.metrics.time_operation", fromlist=["in_cell"]).in_cell({arguments})'
-"""The code of the cell for one measurement, which binds no name."""
+"""The code of a cell that runs one measurement. It binds no name in the user's namespace."""
 
 
 class BenchedCluster(Protocol):

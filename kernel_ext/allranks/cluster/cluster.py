@@ -1,43 +1,66 @@
-"""`Cluster`: a world of ranks that stay up between cells."""
+"""`Cluster`: a world of ranks that stay up between cells. Each of its methods hands over to the part that does it."""
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.check_arguments import hosts_of, rdma_links
-from allranks.discovery.running_clusters import RunningCluster, left_behind_on
-from allranks.errors import CannotStart, CellInterrupted, UsageError
+from allranks.check_arguments import hosts_of
+from allranks.discovery.running_clusters import RunningCluster
+from allranks.files.fetch import FetchResult
+from allranks.files.share_files import ShareResult
+from allranks.files.sync_result import SyncResult
 from allranks.head.world import attaching
-from allranks.head.world.detached import left_behind, only_left_behind, read_detached, readable
-from allranks.head.world.ranks import START_TRIES, Ranks
+from allranks.head.world.change import WorldChange
+from allranks.head.world.detached import only_left_behind
+from allranks.messages.cell_options import Check
 from allranks.notebook.comm_proxies import ProxiedComms
-from allranks.notebook.stop_button import Stop, undisturbed
+from allranks.notebook.feed_dashboards import Screen, Watch
+from allranks.notebook.notify import Notifier
+from allranks.notebook.stop_button import Stop
 from allranks.settings import Settings
 from allranks.up_options import UpOptions
-from allranks_backends.plan import Host, alike, rank_label
-from allranks_backends.registry import cannot_run, choose, get_backend
+from allranks_backends.views import Snapshot
 
+from . import complete_and_inspect, copy_files, debug
+from .applied_functions import AppliedFunctions, Arguments, RemoteFunction, Returned, finished
+from .cell import Cell
 from .cell_queue import CellQueue
-from .cluster_views import ClusterViews
-from .exchange_values import ClusterValues
-from .options import Keywords
-from .saved_state import ClusterSavedState
+from .cell_result import CellResult
+from .cell_text import CellText
+from .cells import Cells
+from .change_world import WorldChanges
+from .console import open_console
+from .dashboards import Dashboards
+from .exchange_values import ValueExchange
+from .live_ranks import LiveRanks, unsaid
+from .options import KEYWORDS, Keywords, local_options
+from .plain_client import plain_client
+from .run_history import RUNS, RunHistory
+from .saved_state import LoadedState, SaveAndLoad, SavedState
+from .start_and_end import StartAndEnd
 from .start_times import StartTimes
+from .sync_folder import SyncedFolder
+from .variables_table import Difference, Variables
 
 if TYPE_CHECKING:
     from typing import Self
 
+    import pandas
+
     from allranks.bench.bench_result import BenchResult
+    from allranks.timeline.timeline import Timeline
+    from allranks_widgets import Dashboard, Recorder
+
+    from .debug import RankDebugger
 
 UP = Keywords(UpOptions)
-JOIN_WITHIN = 600.0
-"""Default timeout, in seconds, for a scheduler to start its ranks."""
 
 
-class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
+class Cluster:
     """A world of MLX ranks.
 
     It has ``n`` ranks on this machine (default 2), or ``ranks_per_host`` for each entry of ``hosts`` or ``hostfile``.
@@ -72,27 +95,23 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
             ([], None, {}) if asked.joins else hosts_of(asked.n, asked.hosts, asked.hostfile, asked.ranks_per_host)
         )
         backend = named if asked.backend == "auto" and named else asked.backend
-        self._hold(Settings.of(asked, hosts, backend, env), hosts, backend)
+        self._build(LiveRanks(Settings.of(asked, hosts, backend, env), hosts, backend))
         if asked.sync:
-            self._folder_sync().folder.refuse_if_too_much()
+            self._folder.refuse_if_too_much()
 
-    def _hold(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
-        """Set the attributes of a new cluster, or of one that `attach` takes over."""
-        super().__init__(settings, hosts, backend)
-        self.chosen_because = ""
-        """Why ``auto`` chose this backend; empty if the backend was given."""
-        self.working_folders = ""
-        """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise."""
-        self.beside: list[RunningCluster] = []
-        """Clusters without a notebook that had ranks on the other hosts when `up` started this cluster."""
-        self.start_times: StartTimes | None = None
-        """How long each step of `up` took; None before `up`, and after `attach`."""
-        self.not_ended: list[str] = []
-        """Hosts that `down` could not reach: ranks may still run there."""
+    def _build(self, live: LiveRanks) -> None:
+        """Make the parts of a new cluster, or of one that `attach` takes over: each uses those before it."""
+        self._live = live
+        watch = Watch(lambda: live.snapshot, lambda seen: live.logs.since(seen))
+        self._values = ValueExchange(live)
+        self._states = SaveAndLoad(live)
+        self._changes = WorldChanges(live)
+        self._folder = SyncedFolder(live)
+        self._cells = Cells(live, self._folder, watch)
+        self._dashboards = Dashboards(live, watch, self._cells, self._changes)
+        self._start = StartAndEnd(live, self._cells, watch)
         self.last_bench: BenchResult | None = None
         """The result of the last `bench`; None before the first."""
-        self.queue = CellQueue(self.begin, self._recent_cells, lambda: list(self._following), self._is_busy)
-        """Cells that wait for earlier cells to succeed."""
 
     # Up and down.
 
@@ -103,106 +122,12 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         UsageError if this cluster is already up, or a detached cluster has its name. Raises CannotStart with the
         reason, and CellInterrupted after Ctrl-C; after either, nothing is left running.
         """
-        alone = self._starting.acquire(blocking=False)
-        try:
-            if alone and self._ranks is None:
-                self._start_ranks(progress)
-                return self
-        finally:
-            if alone:
-                self._starting.release()
-        how = "being started by another thread" if self.state in ("down", "starting") else "already up"
-        raise UsageError(f"the cluster {self.name!r} is {how}.")
-
-    def _start_ranks(self, progress: Callable[[str], None]) -> None:
-        if self._settings.lease != 0:
-            self._refuse_if_left_behind()
-            self._settings.attached_as = ""
-        began = time.monotonic()
-        for tries_left in reversed(range(START_TRIES)):
-            try:
-                with undisturbed():  # nothing could end a half-made `Ranks`
-                    self._ranks = Ranks(self._settings, comms=ProxiedComms(), forks=self._forks_here())
-                    self._monitor = self._ranks.monitor
-                if self._settings.options.joins:
-                    self._gather(self._ranks, progress)
-                self._choose_backend(self._ranks)
-                self._ranks.start(self._hosts, self._backend_name)
-                self.working_folders = self._where_folder_lacks(self._ranks)
-                self.beside = left_behind_on(self._ranks.reached.left_behind)
-            except BaseException as error:
-                self.down()
-                if isinstance(error, KeyboardInterrupt):
-                    raise CellInterrupted("start-up cancelled; everything was cleaned up") from None
-                again = isinstance(error, CannotStart) and error.transient and not self._settings.options.joins
-                if not (again and tries_left):
-                    raise
-            else:
-                break
-        assert self._ranks is not None
-        self.start_times = StartTimes.of(began, time.monotonic(), self._ranks)
-        self._watch.go_on()
-
-    @property
-    def chosen_network(self) -> str:
-        """Why `up` chose another network than the one by which ssh reaches the hosts; empty if it did not."""
-        return self._ranks.chosen_network if self._ranks is not None else ""
-
-    def _refuse_if_left_behind(self) -> None:
-        """Raise UsageError if a cluster without a notebook has this name or, with `keep`, if any running one has it."""
-        kept = read_detached(self.name) if self._settings.options.keep else readable(self.name)
-        if kept is not None and kept.exists and (self._settings.options.keep or not kept.has_notebook):
-            take = "" if kept.has_notebook else f"take it over with %distributed attach {self.name}, or "
-            where = f", attached to the notebook of process {kept.notebook[0]}" if kept.has_notebook else ""
-            raise UsageError(
-                f"a cluster named {self.name!r} is already up ({kept}{where}): {take}start another with --name."
-            )
+        self._start.up(progress)
+        return self
 
     def was_left_behind(self) -> bool:
         """Whether a cluster of the same name and settings runs without a notebook: `attach` can take it over."""
-        kept = left_behind().get(self.name) if self._settings.lease != 0 else None
-        return kept is not None and kept.is_like(self._settings, self._hosts, self._backend_name)
-
-    def _gather(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
-        """Accept the ranks that a scheduler or ipyparallel engines start."""
-        assert ranks.listener is not None
-        how, asked = ranks.open_listener(), self._settings.options
-        count, timeout = asked.n, asked.timeout
-        if asked.ipp_profile is not None:
-            from allranks.hosts.profiles import spawn_on_engines
-
-            count = spawn_on_engines(asked.ipp_profile, count, how, timeout or 0.0, progress)
-        self._hosts = ranks.gather(count, JOIN_WITHIN if timeout is None else timeout, progress)
-
-    def _where_folder_lacks(self, ranks: Ranks) -> str:
-        """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise.
-
-        With `sync`, it is empty, too: the report of `sync` names the folders.
-        """
-        lacks = [rank.host for rank in ranks.monitor.ranks if rank.folder]
-        if self._settings.options.sync or not lacks:
-            return ""
-        here = self._settings.cwd
-        where = alike({rank.rank: rank.folder or here for rank in ranks.monitor.ranks})
-        said = "; ".join(f"{rank_label(numbers)} in {folder}" for folder, numbers in where.items())
-        hosts = [ranks.monitor.shown_as(host) for host in dict.fromkeys(lacks)]
-        return (
-            f"{said}. {', '.join(hosts)} {'has' if len(hosts) == 1 else 'have'} no {here}: up --sync sends this folder "
-            "there, and --cwd names another."
-        )
-
-    def _forks_here(self) -> bool:
-        """Whether this machine's host process will start ranks, as far as is known before other hosts are reached."""
-        engines = self._backend_name == "auto" or get_backend(self._backend_name).launcher == "engines"
-        return engines and any(host.local for host in self._hosts)
-
-    def _choose_backend(self, ranks: Ranks) -> None:
-        sites = ranks.sites(self._hosts)
-        if self._backend_name == "auto":
-            mesh, ring = rdma_links(self._hosts)
-            self._backend_name, self.chosen_because = choose(sites, rdma_mesh=mesh, rdma_ring=ring)
-        elif reason := cannot_run(self._backend_name, sites):
-            raise CannotStart(reason)
+        return self._start.was_left_behind()
 
     @classmethod
     def attach(cls, name: str | None = None) -> Self:
@@ -214,10 +139,16 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         """
         ranks = attaching.attach(name or only_left_behind(), ProxiedComms())
         cluster = cls.__new__(cls)  # not by `__init__`: the folder and program that it checks may be gone by now
-        cluster._hold(ranks.settings, ranks.hosts, ranks.backend.name)
-        cluster._ranks, cluster._monitor = ranks, ranks.monitor
-        cluster._cells = itertools.count(ranks.monitor.last_cell + 1)
+        cluster._build(LiveRanks.attached(ranks))
         return cluster
+
+    def await_ended_cells(self) -> None:
+        """After `attach`: wait, at most 10 s, for ranks to report cells that ended while no notebook was attached."""
+        self._live.await_ended_cells()
+
+    def let_go(self) -> None:
+        """Leave the ranks running when this process ends, so that another process can attach."""
+        self._live.ranks_up().let_go()
 
     def down(self) -> None:
         """End every process that this cluster started and remove its files; does nothing if it is already down.
@@ -225,25 +156,551 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         Processes on hosts that are out of reach (`not_ended`) are ended once these hosts are reached, as long as this
         process runs.
         """
-        ranks, self._ranks, self._formed_late = self._ranks, None, ""
-        if ranks is None:
-            return
-        self.queue.close("the cluster ended")
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        ranks.end()
-        for cell in list(self._following):
-            cell.end_run()
-        self._last = None
-        self.not_ended = ranks.reached.away
-        self._watch.stop()
+        self._start.down()
 
     def __enter__(self) -> Self:
         return self.up()
 
     def __exit__(self, *_: object) -> None:
         self.down()
+
+    # What there is.
+
+    @property
+    def name(self) -> str:
+        """The name under which `attach` finds this cluster."""
+        return self._live.settings.name
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._live.size
+
+    @property
+    def local(self) -> bool:
+        """Whether all ranks run on this machine."""
+        return self._live.local
+
+    @property
+    def backend(self) -> str:
+        """The collective runtime in use; ``auto`` before `up` has chosen."""
+        return self._live.backend
+
+    @property
+    def chosen_because(self) -> str:
+        """Why ``auto`` chose this backend; empty if the backend was given."""
+        return self._start.chosen_because
+
+    @property
+    def chosen_network(self) -> str:
+        """Why `up` chose another network than the one by which ssh reaches the hosts; empty if it did not."""
+        return self._live.ranks.chosen_network if self._live.ranks is not None else ""
+
+    @property
+    def connections(self) -> int:
+        """TCP connections per ring link."""
+        return self._live.settings.options.connections
+
+    @property
+    def working_folders(self) -> str:
+        """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise."""
+        return self._start.working_folders
+
+    @property
+    def beside(self) -> list[RunningCluster]:
+        """Clusters without a notebook that had ranks on the other hosts when `up` started this cluster."""
+        return self._start.beside
+
+    @property
+    def start_times(self) -> StartTimes | None:
+        """How long each step of `up` took; None before `up`, and after `attach`."""
+        return self._start.start_times
+
+    @property
+    def not_ended(self) -> list[str]:
+        """Hosts that `down` could not reach: ranks may still run there."""
+        return self._start.not_ended
+
+    @property
+    def state(self) -> str:
+        """``down``, ``starting``, ``whole``, ``broken``, or ``incomplete`` if a change of the world did not finish."""
+        return self._live.state
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The current state of the cluster, its hosts, ranks and links."""
+        return self._live.snapshot
+
+    def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
+        """Return these ranks sorted, without repetition; all ranks for None. Raises UsageError for an invalid rank."""
+        return self._live.choose_ranks(ranks)
+
+    # Cells.
+
+    @property
+    def check(self) -> Check:
+        """The check of cells that are run without their own: ``warn``, ``strict`` or ``off``. Can be set."""
+        return self._cells.check
+
+    @check.setter
+    def check(self, check: Check) -> None:
+        self._cells.check = check
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the collectives of cells that do not say so themselves are ``ordered``. Can be set."""
+        return self._cells.ordered
+
+    @ordered.setter
+    def ordered(self, ordered: bool) -> None:
+        self._cells.ordered = ordered
+
+    @property
+    def notifier(self) -> Notifier | None:
+        """Notifies the user of long cells that have ended, and of cells that hang. Can be set."""
+        return self._cells.notifier
+
+    @notifier.setter
+    def notifier(self, notifier: Notifier | None) -> None:
+        self._cells.notifier = notifier
+
+    @property
+    def queue(self) -> CellQueue:
+        """Cells that wait for earlier cells to succeed."""
+        return self._cells.queue
+
+    @property
+    def last_timeline(self) -> Timeline | None:
+        """The timeline of the last cell that ran with one."""
+        return self._cells.last_timeline
+
+    @KEYWORDS.after_code
+    def run(self, code: str, **options: Any) -> CellResult:
+        """Run `code` as an IPython cell and wait for its end; the keywords are those of `CellOptions`.
+
+        The result has what each rank returned, printed and raised (`CellResult.check` raises it); output is also shown
+        if a ``screen`` is given. ``count`` is the cell's number in tracebacks.
+
+        Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after ``timeout`` seconds),
+        CellInterrupted (Ctrl-C) and, with ``sync``, CannotCopy; the ranks stay alive after each of them. An unknown
+        keyword raises TypeError.
+        """
+        return self._cells.begin(code, **options).finish()
+
+    @KEYWORDS.after_code
+    def begin(self, code: str, **options: Any) -> Cell:
+        """Send a cell without waiting for its end; `Cell.finish` returns the result, `Cell.interrupt` stops the cell.
+
+        The keywords are those of `run`.
+        """
+        return self._cells.begin(code, **options)
+
+    @KEYWORDS.after_code
+    async def run_async(self, code: str, **options: Any) -> CellResult:
+        """Same as `run`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
+        return await finished(lambda: self._cells.begin(code, **options))
+
+    @KEYWORDS.alone
+    def options(self, **options: object) -> AppliedFunctions:
+        """Call functions with these options: ``cluster.options(ranks=[0], timeout=5).apply(function, x)``.
+
+        The keywords are those of `run`, kept apart from the function's own arguments. Raises UsageError for an invalid
+        value and TypeError for an unknown keyword.
+        """
+        local_options(**options)  # raises here, not at the first call
+        return self._cells.functions(options)
+
+    def apply(self, function: Callable[..., Returned], /, *args: object, **kwargs: object) -> list[Returned]:
+        """Call ``function(*args, **kwargs)`` on all ranks and return their values (`AppliedFunctions.apply`)."""
+        return self._cells.functions({}).apply(function, *args, **kwargs)
+
+    async def apply_async(
+        self, function: Callable[..., Returned], /, *args: object, **kwargs: object
+    ) -> list[Returned]:
+        """Same as `apply`, while other tasks of the event loop run. Cancelling it stops the cell, as Ctrl-C does."""
+        return await self._cells.functions({}).apply_async(function, *args, **kwargs)
+
+    def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
+        """Decorate a function so that calls to it run on all ranks: `AppliedFunctions.remote` without options."""
+        return self._cells.functions({}).remote(function)
+
+    def adopted_cells(self, screen: Callable[[Sequence[int]], Screen | None] = lambda _ranks: None) -> list[Cell]:
+        """The cells that ran, or had ended unseen, when `attach` took the cluster over.
+
+        `Cell.finish` returns the result of such a cell. `screen` is called with a cell's ranks, and returns the screen
+        that shows its output. Raises NoCluster.
+        """
+        return self._cells.adopted_cells(screen)
+
+    def printed(self, *, ranks: Sequence[int] | int | None = None) -> CellText:
+        """What the last cell printed on `ranks` (default: all its ranks), to be shown, searched and saved.
+
+        Each rank keeps the output of its last four cells that printed something, including output that was not sent to
+        this process: up to 1 GiB of one cell, and 1 GiB of all earlier cells together. Raises NoCluster, UsageError if
+        no cell has run or its ranks no longer exist, CannotCopy if the output of no rank can be read, and
+        CellInterrupted.
+        """
+        return self._cells.printed(ranks=ranks)
+
+    def interrupt(self, *, ranks: Sequence[int] | int | None = None, within: float = 0.0) -> str:
+        """Stop all running cells: Python code raises KeyboardInterrupt, blocked collectives are aborted.
+
+        With `ranks`, only these are stopped; the other ranks go on as if these had raised. Waits up to `within` seconds
+        for the ranks to end their cells. Returns a text that names the ranks that still run, and what to do; empty if
+        all have ended, or if `within` is 0.
+        """
+        return self._cells.interrupt(ranks=ranks, within=within)
+
+    def abort_collectives(self, *, ranks: Sequence[int] | int | None = None) -> list[int]:
+        """Unblock ranks that wait in a collective (``%distributed abort``); ranks that run other code go on.
+
+        If the backend's collectives cannot be aborted, `ranks` that run other code are interrupted, too. The cell fails
+        on the unblocked ranks, and the world is re-formed when the cell has ended. Returns the ranks that waited.
+        """
+        return self._cells.abort_collectives(ranks=ranks)
+
+    # Debugging.
+
+    def to_debug(self) -> int:
+        """The rank to debug: the first one at a breakpoint, otherwise the first one that raised in the newest cell.
+
+        If no rank raised, it is one that was stopped or unblocked. Raises UsageError if there is nothing to debug.
+        """
+        return debug.rank_to_debug(self._live.ranks_up().monitor)
+
+    def debug(self, rank: int) -> RankDebugger:
+        """The debugger of one rank: at its ``breakpoint()``, or post-mortem after the error of its last cell.
+
+        For example ``cluster.debug(2).ask("p x")``. Raises UsageError if there is nothing to debug, and Busy if the
+        rank runs a cell and is not at a breakpoint.
+        """
+        return debug.enter(self._live.ranks_up(), self._live.choose_ranks(rank)[0])
+
+    def console(self, rank: int) -> str:
+        """Have a rank listen for a Jupyter console on this machine; returns the shell command that opens it.
+
+        The console connects to the rank directly, not through the notebook. Raises UsageError if some ranks of the
+        cluster are on other hosts, and what `run` raises.
+        """
+        return open_console(self._live, rank)
+
+    # Values and variables.
+
+    def push(self, values_by_name: Mapping[str, object], *, ranks: Sequence[int] | int | None = None) -> None:
+        """Set variables on the ranks. Arrays are sent as raw bytes.
+
+        The values are bound once all of these ranks have loaded them, so either all ranks have the new values or none
+        has. The exception is a rank that dies or stops while values are bound: the error then names the ranks that have
+        them. Raises CannotTravel for a value that cannot be sent, UsageError for an invalid name, NoAnswer for a rank
+        that is dead or does not answer, RankError for a rank that cannot load the values, and what `run` raises.
+        """
+        self._values.push(values_by_name, ranks=ranks)
+
+    def pull(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Any]:
+        """The value of `name` (or of a dotted path such as ``model.layers``) on each rank, in rank order.
+
+        Ranks whose cell calls ``log`` or `end_step` in a loop answer after their next step, if the value is evaluated.
+        They may be at different steps.
+
+        Raises Busy for ranks that run any other cell, CannotTravel for a value that cannot be sent, UsageError if a
+        rank has no such variable, NoAnswer if a rank is dead, stopped or unreachable, and what `run` raises.
+        """
+        return self._values.pull(name, ranks=ranks)
+
+    def scatter(self, values_by_name: Mapping[str, object]) -> None:
+        """Split arrays, lists or tuples along the first axis, and set one part on each rank.
+
+        If `size` does not divide the length, the first ranks get one element more, as with ``numpy.array_split``.
+        Raises UsageError for a value without a first axis, WorldBroken if a rank is dead, and what `push` raises.
+        """
+        self._values.scatter(values_by_name)
+
+    def gather(self, name: str, *, ranks: Sequence[int] | int | None = None) -> Any:
+        """The parts of `name` on `ranks` (default: all), joined along the first axis in rank order: an array or list.
+
+        Raises UsageError if the parts cannot be joined, and what `pull` raises.
+        """
+        return self._values.gather(name, ranks=ranks)
+
+    def vars(self, *names: str) -> Variables:
+        """The ranks' variables: type, shape and bytes of each name, and whether ranks agree. Evaluates nothing.
+
+        Ranks that do not answer are left out, and named. Raises UsageError for a name that no rank has, NoAnswer if no
+        rank answers, and Busy for ranks that run a cell without steps (see `pull`).
+        """
+        return self._values.vars()
+
+    def diff(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Difference]:
+        """Where replicas of `name` differ: the path of each leaf, and how far apart the values are.
+
+        Raises UsageError if `ranks` has fewer than two ranks, and what `pull` raises.
+        """
+        return self._values.diff(name, ranks=ranks)
+
+    @property
+    def saves_to(self) -> str | None:
+        """The folder to which `begin_save` is still writing; None otherwise."""
+        return self._states.saves_to
+
+    def save(
+        self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None, *, complete: bool = False
+    ) -> SavedState:
+        """Save the ranks' variables, or only these `names`, and their random states to the folder `path`.
+
+        `path` is a folder on each host, or on a disk that hosts share; relative paths begin at the ranks' working
+        folder. Arrays are written as safetensors, everything else with pickle; ``manifest.json`` lists the contents of
+        each file. Arrays that are equal on all ranks are written once for each disk. An earlier state in the folder is
+        replaced once the new one is complete on all hosts; until then, `load` finds the earlier one.
+
+        Without `names`, variables that cannot be saved are left out, and named in the result. Raises CannotSave, before
+        anything is written, if one of the `names` (or, with `complete`, any variable) cannot be saved, and also if a
+        host cannot write; UsageError for a name that no rank has; WouldHang for a variable that waits for a collective
+        on some ranks only; NoAnswer and WorldBroken for ranks that do not answer or die; CellInterrupted, and what
+        `run` raises.
+        """
+        return self._states.save(path, names, complete=complete)
+
+    def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> Future[SavedState]:
+        """Same as `save`, but returns once ranks have a snapshot of their variables. Cells may run while it is written.
+
+        Changes that these cells make are not saved. The future raises what `save` raises while it writes; it cannot be
+        cancelled.
+        """
+        return self._states.begin_save(path, names)
+
+    def load(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> LoadedState:
+        """Load what `save` wrote to the folder `path`: all variables and the random states, or only these `names`.
+
+        If the world has as many ranks as saved the state, each rank gets the values of the rank with its number. A
+        world of another size, or with a rank whose files are on another host, can load only variables that were equal
+        on all ranks; if there are others, `names` must leave them out. Variables are bound once all ranks have loaded
+        them and verified the checksums, so either all ranks have them or none has. The exception is a rank that dies or
+        stops while variables are bound. Other variables of the ranks stay.
+
+        Like `pickle`, this runs code from the files: load only what you have saved. Raises CannotLoad if there is no
+        state, it is damaged, or it does not fit this world; UsageError for a name that it does not have; NoAnswer and
+        WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
+        """
+        return self._states.load(path, names)
+
+    # The ranks of the world.
+
+    def heal(
+        self, *, source: int | None = None, kill: Sequence[int] = (), progress: Callable[[str], None] = unsaid
+    ) -> WorldChange:
+        """Replace dead ranks by new processes and re-form the world; the other ranks keep all variables.
+
+        With `source`, a new rank gets the variables of that rank, as far as they can be sent. Ranks to `kill` are
+        killed first; this is for ranks that are stuck and cannot be interrupted. Running cells are stopped. If all
+        processes must be restarted, `progress` is called with a line on the variables that will be lost, before any
+        process is ended. Returns what was kept, what was lost, and which cells were stopped.
+
+        Raises CannotStart, UsageError for an invalid rank, NoAnswer for a rank whose process is stopped, NotLoaded if
+        new processes lack variables that were saved for them (the message says where these are), Busy if a cell cannot
+        be interrupted, and CellInterrupted after Ctrl-C.
+        """
+        return self._changes.heal(source=source, kill=kill, progress=progress)
+
+    def resize(self, size: int, *, source: int | None = None, progress: Callable[[str], None] = unsaid) -> WorldChange:
+        """Grow or shrink the world to `size` ranks; ranks that stay keep their variables. Returns what was kept.
+
+        With `source`, a new rank gets the variables of that rank, as far as they can be sent. `progress` is as in
+        `heal`. Raises what `heal` raises, Busy if ranks run a cell, and UsageError if `size` is below 1 or the ranks
+        would not fit into memory.
+        """
+        return self._changes.resize(size, source=source, progress=progress)
+
+    def rewire(
+        self,
+        backend: str | None = None,
+        *,
+        connections: int | None = None,
+        progress: Callable[[str], None] = unsaid,
+    ) -> WorldChange:
+        """Move the ranks to another backend; they keep their variables. Returns what was kept and lost.
+
+        `connections` is the number of TCP connections per ring link. `progress` is as in `heal`. Raises what `heal`
+        raises, Busy if ranks run a cell, and UsageError for an unknown backend.
+        """
+        return self._changes.rewire(backend, connections=connections, progress=progress)
+
+    # Files.
+
+    @property
+    def auto_sync(self) -> bool:
+        """Whether the working folder is copied to all hosts, and changed modules are reloaded, before each cell.
+
+        Can be set. Raises UsageError if the working folder is the home folder or ``/``, or no longer exists.
+        """
+        return self._folder.auto_sync
+
+    @auto_sync.setter
+    def auto_sync(self, on: bool) -> None:
+        self._folder.auto_sync = on
+
+    def sync(
+        self,
+        *,
+        limit: int | str | None = None,
+        include: Sequence[str] = (),
+        overwrite: bool = False,
+        progress: Callable[[str], None] = unsaid,
+    ) -> SyncResult:
+        """Copy the notebook's working folder to all hosts that lack it, and reload modules that have changed.
+
+        Sends changed files, except notebooks, secrets, files that ``.gitignore`` excludes, and the largest files beyond
+        50 MiB in total. `limit` (bytes, or text such as ``"2G"``) sets another limit; `include` has patterns, as in
+        ``.gitignore``, of files that are sent nevertheless. Both also apply to later cells. On a host, only files that
+        came from here are replaced or removed, unless `overwrite` is set. Afterwards, ranks work in the copy: in the
+        folder that ``cwd`` names, or in one below ``~/allranks``. `progress` is called with a line of text before the
+        first files are sent to a host.
+
+        Raises UsageError for the home folder and for invalid arguments, CannotCopy if a host cannot take the files,
+        CellInterrupted, and what `run` raises. No host is changed before all hosts have received all files.
+        """
+        return self._folder.sync(limit=limit, include=include, overwrite=overwrite, progress=progress)
+
+    def fetch(
+        self,
+        pattern: str,
+        *,
+        ranks: Sequence[int] | int | None = None,
+        to: str | Path | None = None,
+        overwrite: bool = False,
+    ) -> FetchResult:
+        """Copy files of the ranks here: into the folder ``fetched`` beside the notebook, or into the folder `to`.
+
+        `pattern` is a pattern of `glob`, with ``**``: relative to each rank's working folder, absolute, or below ``~``.
+        A file that is equal on all ranks that have it is fetched once, under its own path; files that differ between
+        ranks are stored below ``rank-0``, ``rank-1`` and so on. Ranks may be running a cell. Modification times are
+        kept. Existing files are replaced in ``fetched``, but in the folder `to` only with `overwrite`.
+
+        Raises UsageError if no rank has such a file, or it is here already, CannotCopy if a file cannot be read there
+        or written here, or changes meanwhile, NoAnswer and WorldBroken for dead ranks, NoCluster, and CellInterrupted
+        (files that are complete by then stay).
+        """
+        return copy_files.fetch(self._live, pattern, ranks=ranks, to=to, overwrite=overwrite)
+
+    def share(
+        self,
+        path: str | Path,
+        *,
+        source: int | str | None = None,
+        to: str | Path | None = None,
+        overwrite: bool = False,
+    ) -> ShareResult:
+        """Copy a file or folder from the host that has it to all other hosts, from host to host, and verify checksums.
+
+        `path` is a path on that host (relative paths begin at its rank's working folder), or the id of a repository in
+        its Hugging Face cache, such as ``"mlx-community/Qwen3-0.6B-4bit"``. `source` names the host, or a rank on it;
+        the default is a host whose copy did not come from a share: the notebook's host, if ranks run there and have the
+        files, or the first one. On other hosts the files get the same path, below their own home folder if it is below
+        the source's; files of the Hugging Face cache go to the cache there. `to` names another folder. In a cell,
+        ``allranks.shared(name)`` returns the path on each rank.
+
+        Files that a host has already are not sent. Only files of an earlier share are replaced, unless `overwrite` is
+        set. Ranks may be running a cell. If the network fails for a while, the share goes on when it is back; the next
+        call continues a share that was stopped or failed.
+
+        Raises UsageError if no host has the files, copies differ, or something else is in the way; CannotCopy if a host
+        cannot send or take them; NoCluster and CellInterrupted. Nothing is put in place before all hosts have all
+        files. If a host then cannot put a file in place, it and other hosts may have some of the files in place; each
+        of these is complete, and the message says so.
+        """
+        return copy_files.share(self._live, path, source=source, to=to, overwrite=overwrite)
+
+    # Views.
+
+    def watch(self, *views: str) -> Dashboard:
+        """The live dashboard, or some of its pictures: ``topology``, ``ranks``, ``throughput``, ``log``.
+
+        It is updated until the cluster ends, and then keeps its last state; `Dashboard.close` ends it earlier. In a
+        notebook, it goes on with the cluster that the next ``%distributed up`` starts. Raises UsageError for an unknown
+        picture, and NoCluster.
+        """
+        return self._dashboards.watch()
+
+    def take_dashboards(self, ended: Cluster) -> None:
+        """Have the dashboards of the `ended` cluster show this one; its recorders record nothing more."""
+        self._dashboards.take_from(ended._dashboards)
+
+    @property
+    def topology(self) -> Dashboard:
+        """A live dashboard with only the picture of hosts, ranks and links."""
+        return self.watch("topology")
+
+    def record(self, path: str | Path) -> Recorder:
+        """Record what a dashboard would show, until the recorder, a context manager, is closed.
+
+        ``allranks_widgets.replay(path, Dashboard())`` replays the recording, without a cluster.
+        """
+        return self._dashboards.record(path)
+
+    def history(self) -> pandas.DataFrame:
+        """Traffic of the last ten minutes, in bytes per second: by link (``wire``) and by rank (``effective``)."""
+        return self._live.ranks_up().monitor.history.frame()
+
+    def logged(self, *names: str) -> pandas.DataFrame:
+        """What ranks logged with ``log(loss=..., step=...)``, or only the values of these names; also after `down`.
+
+        One row for each value: ``rank``, ``step``, ``name``, ``value``, ``time`` (UTC) and ``cell``, the number of the
+        cell. If a rank logged one name more than 100,000 times, every second one of the older rows is dropped.
+        """
+        return self._live.logs.frame(names)
+
+    @property
+    def runs(self) -> RunHistory:
+        """The cells that logged, also in earlier clusters of this process: compare, rename, hide and export them."""
+        return RUNS
+
+    def status(self) -> str:
+        """The status table as text."""
+        from allranks_widgets import status_text
+
+        return status_text(self.snapshot)
+
+    def __repr__(self) -> str:
+        if self._live.ranks is None:
+            return f"<Cluster {self.name!r}: down>"
+        return self.status()
+
+    def _repr_html_(self) -> str | None:
+        from allranks_widgets import status_html
+
+        return status_html(self.snapshot) if self._live.ranks is not None else None
+
+    # Requests of the notebook's front end.
+
+    def complete(self, code: str, cursor: int) -> dict[str, Any] | None:
+        """Completions from the first living rank, or None if none answers within a second.
+
+        Evaluates nothing, and works while the rank is busy.
+        """
+        return complete_and_inspect.complete(self._live, code, cursor)
+
+    def inspect(self, name: str, detail: int = 0) -> dict[str, str] | None:
+        """A rank's description of a name, as a MIME bundle; None if it has none or does not answer within a second.
+
+        Evaluates nothing, and works while the rank is busy.
+        """
+        return complete_and_inspect.inspect(self._live, name, detail)
+
+    def has_widget(self, model: str) -> bool:
+        """Whether the page has the model with this id, which belongs to a widget of a rank."""
+        return self._live.has_widget(model)
+
+    @property
+    def connection_file(self) -> Path:
+        """ipyparallel's client connection file: ``ipyparallel.Client(str(cluster.connection_file))``."""
+        return self._live.ranks_up().host.connection_file
+
+    @property
+    def client(self) -> Any:
+        """A plain ``ipyparallel.Client`` of the same engines, made on first use.
+
+        Raises NoCluster, and CannotStart if ipyparallel's controller has ended.
+        """
+        return plain_client(self._live)
 
     # Measuring.
 
@@ -272,7 +729,7 @@ class Cluster(ClusterValues, ClusterSavedState, ClusterViews):
         from allranks.bench.measure import Bench, sweep
 
         sizes = sweep(smallest, largest)
-        ranks = self._refuse_if_unable(range(self.size))
+        ranks = self._live.refuse_if_unable(range(self.size))
         result = Bench(
             self,
             ranks,

@@ -13,6 +13,7 @@ from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.events import AtDebugger
 from allranks.messages.requests import Debug, Interrupt, LookBack, Nothing
 from allranks.notebook.keyboard import Read, ask
+from allranks_backends.views import AT_REST
 
 if TYPE_CHECKING:
     from allranks.head.state.known_rank import Rank
@@ -126,6 +127,25 @@ def enter(ranks: Ranks, number: int) -> RankDebugger:
         if answer.done():
             raise UsageError(_why_not(number, answer))
     return RankDebugger(rank, monitor, lifeline)
+
+
+def rank_to_debug(monitor: Monitor) -> int:
+    """The rank to debug: the first one at a breakpoint, otherwise the first one that raised in the newest cell.
+
+    If no rank raised, it is one that was stopped or unblocked. Raises UsageError if there is nothing to debug.
+    """
+    newest = sorted(monitor.ranks, key=lambda rank: -max(rank.past, default=0))
+    ended = [rank for rank in newest if rank.state in AT_REST]
+    at_breakpoint = [rank for rank in monitor.ranks if rank.state == "debugging"]
+    failed = [rank for rank in ended if rank.failed]
+    stopped = [rank for rank in ended if rank.unblocked or rank.interrupted]
+    if found := at_breakpoint or failed or stopped:
+        return found[0].rank
+    dead = died_text(monitor.ranks)
+    raise UsageError(
+        "nothing to debug: no rank is at a breakpoint and none raised in its last cell"
+        + (f"; {dead}. {HEALS}." if dead else "")
+    )
 
 
 def _stands(rank: Rank) -> bool:

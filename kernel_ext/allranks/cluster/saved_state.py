@@ -1,4 +1,4 @@
-"""The part of `Cluster` that saves the ranks' variables to a folder, and loads them again."""
+"""Saves the ranks' variables to a folder, and loads them again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import listed
 from allranks_widgets import human_bytes
 
-from .cluster_base import ClusterBase
+from .live_ranks import LiveRanks
 from .run_history import RUNS
 
 RUNS_SAVED = 10
@@ -144,34 +144,23 @@ def _listed(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in alike(reasons).items())
 
 
-class ClusterSavedState(ClusterBase):
+class SaveAndLoad:
     """Saves the ranks' variables to a folder on their hosts, and loads them."""
 
-    def save(
-        self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None, *, complete: bool = False
-    ) -> SavedState:
-        """Save the ranks' variables, or only these `names`, and their random states to the folder `path`.
+    def __init__(self, live: LiveRanks) -> None:
+        self._live = live
+        self.saves_to: str | None = None
+        """The folder to which `begin_save` is still writing; None otherwise."""
+        self._saving = threading.Lock()
+        """Held during a save or a load: a rank can hold only one snapshot, or the loaded values of one state."""
 
-        `path` is a folder on each host, or on a disk that hosts share; relative paths begin at the ranks' working
-        folder. Arrays are written as safetensors, everything else with pickle; ``manifest.json`` lists the contents of
-        each file. Arrays that are equal on all ranks are written once for each disk. An earlier state in the folder is
-        replaced once the new one is complete on all hosts; until then, `load` finds the earlier one.
-
-        Without `names`, variables that cannot be saved are left out, and named in the result. Raises CannotSave, before
-        anything is written, if one of the `names` (or, with `complete`, any variable) cannot be saved, and also if a
-        host cannot write; UsageError for a name that no rank has; WouldHang for a variable that waits for a collective
-        on some ranks only; NoAnswer and WorldBroken for ranks that do not answer or die; CellInterrupted, and what
-        `run` raises.
-        """
+    def save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None, *, complete: bool) -> SavedState:
+        """See `Cluster.save`."""
         with self._saving:
             return self._write(self._take_snapshots(path, names, complete))
 
-    def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> Future[SavedState]:
-        """Same as `save`, but returns once ranks have a snapshot of their variables. Cells may run while it is written.
-
-        Changes that these cells make are not saved. The future raises what `save` raises while it writes; it cannot be
-        cancelled.
-        """
+    def begin_save(self, path: str | os.PathLike[str], names: Sequence[str] | str | None) -> Future[SavedState]:
+        """See `Cluster.begin_save`."""
         saved = Future[SavedState]()
         saved.set_running_or_notify_cancel()
         with ExitStack() as turn:
@@ -203,9 +192,9 @@ class ClusterSavedState(ClusterBase):
     ) -> _Snapshots:
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
         failed, version = _cannot_save(folder), new_version()
-        with self._starting:  # a cell of another thread runs on all ranks either before this or after it
-            numbers = range(self.size)
-            ranks = self._refuse_if_unable(numbers)
+        with self._live.starting:  # a cell of another thread runs on all ranks either before this or after it
+            numbers = range(self._live.size)
+            ranks = self._live.refuse_if_unable(numbers)
             savable = self._each(ranks, FindSavable(names=wanted), failed, numbers)
             not_saved = _not_saved(savable, wanted, folder, complete)
             _refuse_pending_on_some({rank: set(each.pending) for rank, each in savable.items()})
@@ -249,24 +238,13 @@ class ClusterSavedState(ClusterBase):
         seconds = time.monotonic() - snapshots.began
         return SavedState(folder, tuple(names), same, len(opened), nbytes, seconds, snapshots.not_saved)
 
-    def load(self, path: str | os.PathLike[str], names: Sequence[str] | str | None = None) -> LoadedState:
-        """Load what `save` wrote to the folder `path`: all variables and the random states, or only these `names`.
-
-        If the world has as many ranks as saved the state, each rank gets the values of the rank with its number. A
-        world of another size, or with a rank whose files are on another host, can load only variables that were equal
-        on all ranks; if there are others, `names` must leave them out. Variables are bound once all ranks have loaded
-        them and verified the checksums, so either all ranks have them or none has. The exception is a rank that dies or
-        stops while variables are bound. Other variables of the ranks stay.
-
-        Like `pickle`, this runs code from the files: load only what you have saved. Raises CannotLoad if there is no
-        state, it is damaged, or it does not fit this world; UsageError for a name that it does not have; NoAnswer and
-        WorldBroken for ranks that do not answer or die; CellInterrupted, and what `run` raises.
-        """
+    def load(self, path: str | os.PathLike[str], names: Sequence[str] | str | None) -> LoadedState:
+        """See `Cluster.load`."""
         folder, wanted, began = os.fspath(path), _chosen(names), time.monotonic()
         failed = _cannot_load(folder)
-        with self._saving, self._starting:
-            ranks = self._refuse_if_unable(range(self.size))
-            found = self._each(ranks, FindState(folder), failed, range(self.size))
+        with self._saving, self._live.starting:
+            ranks = self._live.refuse_if_unable(range(self._live.size))
+            found = self._each(ranks, FindState(folder), failed, range(self._live.size))
             version = _newest(found, failed)
             manifest, runs = self._read_manifest(ranks, found[0].path, version, failed)
             _refuse_absent(manifest, wanted, folder)
@@ -281,7 +259,7 @@ class ClusterSavedState(ClusterBase):
         notes += [f"Not restored on {rank_label(numbers)}: {what}." for what, numbers in alike(lacking).items()]
         variables = tuple(name for name in chosen if name not in RANDOM_STATES)
         seconds = time.monotonic() - began
-        return LoadedState(folder, variables, self.size, manifest.world_size, nbytes, seconds, tuple(notes))
+        return LoadedState(folder, variables, self._live.size, manifest.world_size, nbytes, seconds, tuple(notes))
 
     def _load(
         self,
@@ -308,7 +286,7 @@ class ClusterSavedState(ClusterBase):
                 stop.put_off()
                 bound = self._each(ranks, DecideLoad(bind=True), failed, list(paths))
         except BaseException:
-            if self._ranks is ranks:
+            if self._live.ranks is ranks:
                 ranks.ask(list(paths), DecideLoad(bind=False))
             raise
         if stop.pressed:
@@ -333,9 +311,9 @@ class ClusterSavedState(ClusterBase):
     ) -> dict[int, A]:
         """The answers of the `chosen` ranks. Raises what `_each` raises, and WorldBroken if one was dead when asked."""
         if len(asked) < len(chosen):
-            self._refuse_if_broken(ranks)
+            self._live.refuse_if_broken(ranks)
         try:
-            replies = self._all_replies(asked, chosen)
+            replies = self._live.all_replies(asked, chosen)
         except (UsageError, WorldBroken):
             _refuse_removed(ranks, chosen, failed)
             raise
@@ -348,8 +326,8 @@ class ClusterSavedState(ClusterBase):
         """Format reasons as sentences on ranks, with their hosts unless all ranks are on this machine."""
         said = []
         for why, numbers in alike(reasons).items():
-            hosts = dict.fromkeys(self.snapshot.ranks[rank].host for rank in numbers)
-            where = f" on {', '.join(hosts)}" if not self.local else ""
+            hosts = dict.fromkeys(self._live.snapshot.ranks[rank].host for rank in numbers)
+            where = f" on {', '.join(hosts)}" if not self._live.local else ""
             said.append(f"{rank_label(numbers)}{where}: {why}.")
         return " ".join(said)
 
@@ -370,7 +348,7 @@ class ClusterSavedState(ClusterBase):
 
     def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Refusal) -> tuple[StateManifest, Buffer]:
         """Read the manifest and ``runs.json`` of this version through rank 0."""
-        replies = self._all_replies(ranks.ask([0], ReadManifest(path=path, version=version)), [0])
+        replies = self._live.all_replies(ranks.ask([0], ReadManifest(path=path, version=version)), [0])
         if isinstance(reply := replies[0], RequestFailed):
             raise failed(self._by_rank({0: _reason(reply)}))
         try:
@@ -392,7 +370,7 @@ class ClusterSavedState(ClusterBase):
 
         A rank that does not respond keeps its snapshot until the next save.
         """
-        if self._ranks is ranks:
+        if self._live.ranks is ranks:
             there = [rank for rank in numbers if rank < len(ranks.monitor.ranks)]
             wait(ranks.ask(there, EndSave(version=version, remove=remove)).values(), REMOVED_WITHIN)
 

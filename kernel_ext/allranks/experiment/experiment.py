@@ -171,7 +171,7 @@ class Experiment:
         if (frame := cluster.logged()).empty:
             return
         written(self._record.place(run) / "log.parquet", frame.to_parquet)
-        for name, values in cluster._logs.last().items():
+        for name, values in cluster._live.logs.last().items():
             outcome.results.setdefault(name, sum(values.values()) / len(values))
 
     def logged(self, run: object = None) -> pandas.DataFrame:
@@ -225,7 +225,7 @@ def tell_of_world(log: str) -> None:
     if cluster is None:
         return
     figures = measured.figures(cluster, measured.busbw(cluster))
-    results = {name: sum(values.values()) / len(values) for name, values in cluster._logs.last().items()}
+    results = {name: sum(values.values()) / len(values) for name, values in cluster._live.logs.last().items()}
     if not (frame := cluster.logged()).empty:
         written(Path(log), frame.to_parquet)
     notebook_run.show_recorded(world=figures, logged=results)

@@ -27,9 +27,9 @@ TOLD_WITHIN = 1.5
 
 def begin(cluster: Cluster) -> None:
     """Begin the measurements of a new run: reset collective times, logged values and peak memory."""
-    assert cluster._monitor is not None
-    cluster._monitor.times = CollectiveTimes()
-    cluster._logs.clear()
+    assert cluster._live.monitor is not None
+    cluster._live.monitor.times = CollectiveTimes()
+    cluster._live.logs.clear()
     _quietly(cluster, "mx.reset_peak_memory()")
 
 
@@ -51,8 +51,8 @@ def figures(cluster: Cluster, measured: float | None = None) -> dict[str, object
     ``transfer`` are means over ranks of the time spent in the collectives of cells that ran with ``timing=True``;
     ``straggler`` is the rank for which the others waited.
     """
-    assert cluster._monitor is not None
-    monitor = cluster._monitor
+    assert cluster._live.monitor is not None
+    monitor = cluster._live.monitor
     if cluster.state == "whole":  # a new world may not have reported its machines yet
         monitor.wait(lambda: all(rank.report.machine is not None for rank in monitor.ranks[:1]), TOLD_WITHIN)
     memory = _memory(cluster, monitor.snapshot())

@@ -318,7 +318,10 @@ class HeadShare:
         *,
         overwrite: bool,
     ) -> dict[str, ShareAccepted]:
-        """The state of each host but the source. Raises UsageError if files are in the way, and CannotCopy."""
+        """Ask each host except the source to prepare to receive, and return the answers by host.
+
+        Raises UsageError if files are in the way, and CannotCopy if a host fails or its disk lacks space.
+        """
         replies = self._replies(
             {
                 host: AcceptShare(

@@ -238,7 +238,7 @@ class Hosts:
     # Ending.
 
     def end(self, lifeline: Lifeline) -> None:
-        """End every process on all hosts, remove every file there, and close the `lifeline`."""
+        """End all processes of the cluster on all hosts, remove its files there, and close the `lifeline`."""
         others: list[HostEnd] = list(self.others.values())
         if self.listener is not None:  # joined hosts are reached over the lifeline, so close it after they end
             self.listener.close()

@@ -154,9 +154,9 @@ class RankLifeline:
         return self.flushed(timeout)
 
     def flushed(self, timeout: float) -> bool:
-        """Wait until the queue was handed to ZeroMQ's thread, or dropped for lack of a connection.
+        """Wait until the queue has been handed to ZeroMQ's thread, or dropped for lack of a connection.
 
-        Returns False if that took more than `timeout` seconds.
+        Returns False if that takes more than `timeout` seconds.
         """
         done = threading.Event()
         self._flush_waiter = done

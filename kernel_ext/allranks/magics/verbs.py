@@ -15,7 +15,7 @@ from IPython.display import display
 from allranks.check_arguments import not_too_many, writable
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
-from allranks.cluster.cluster_base import no_answer
+from allranks.cluster.live_ranks import no_answer
 from allranks.cluster.run_history import RUNS
 from allranks.discovery import discover, doctor
 from allranks.environments import setup

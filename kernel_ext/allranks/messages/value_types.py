@@ -1,4 +1,4 @@
-"""Names for the types of values that belong to users' code: those may be anything."""
+"""Type aliases for values from users' code. Such a value may be of any type."""
 
 from __future__ import annotations
 

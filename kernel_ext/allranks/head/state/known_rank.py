@@ -107,7 +107,7 @@ class Rank:
 
     @property
     def returning(self) -> bool:
-        """Whether its host is reached again and the rank has yet to reconnect."""
+        """Whether its host was reached again in the last `RETURNS_WITHIN` seconds and the rank has yet to reconnect."""
         return self.dead is None and self.received_at < self.host_back_at > time.monotonic() - RETURNS_WITHIN
 
     def process_is_stopped(self) -> bool:

@@ -52,7 +52,7 @@ class OpenFolder(Question[FolderOpened]):
     sample: list[tuple[bytes, int, int]]
     folder: str
     origin: str
-    """Identifies the notebook's folder: several of them may be copied into one folder that the user has named."""
+    """Identifies the notebook's folder: if the user named `folder`, several such folders may be copied to it."""
     forget: str = ""
 
 

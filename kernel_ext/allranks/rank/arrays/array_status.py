@@ -34,7 +34,7 @@ HALVES: ctypes.Array[ctypes.c_int32] = (ctypes.c_int32 * (1 << 60)).from_address
 HEAD = object.__basicsize__ // 8
 """Words before nanobind's part of an instance. That part is a word that locates the C++ object, then that object."""
 UNSCHEDULED = 0
-"""The status of an array that no evaluation has begun; see ``Status`` in ``mlx/array.h``."""
+"""The status of an array whose evaluation has not begun; see ``Status`` in ``mlx/array.h``."""
 BEGUN = (1, 2)
 """The other statuses: evaluation is under way or over, so the array is part of no graph."""
 

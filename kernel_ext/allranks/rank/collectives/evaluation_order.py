@@ -46,7 +46,7 @@ class EvaluationOrder:
     """Tracks in which order ``mx.eval`` evaluates the collectives of a cell."""
 
     def __init__(self, count: CallCount, choose_path: Callable[[], None]) -> None:
-        """`choose_path` is called when the calls may need another path from now on (`Ledger.choose_path`)."""
+        """`choose_path` decides whether calls take the slow path (`Ledger.slow`); called when that may have changed."""
         self._count, self._choose_path = count, choose_path
         self.invalid = InvalidArrays()
         self.aborted = Aborted()

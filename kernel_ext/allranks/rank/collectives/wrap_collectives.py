@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OPERATIONS = (*sorted(COLLECTIVE), "send", "recv", "recv_like")
 RESIZING = frozenset({"all_gather", "sum_scatter"})
-"""Operations whose result has another shape than their input."""
+"""Operations whose results have a different shape from their inputs."""
 MOST_KINDS = 1_000
 """Maximum number of kinds of calls cached for each operation."""
 
@@ -126,7 +126,7 @@ def _as_of_this_call(error: BaseException, function: Callable[..., Array], args:
 def _slow_path(
     ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., Array]
 ) -> Callable[[FrameType, Args, Kwargs], Array]:
-    """Return the slow path of a call, which handles every mode."""
+    """Return the function that handles calls on the slow path, in every mode."""
     order, limits, chain = ledger.order, ledger.limits, ledger.chain
     turns, at_once, lacking = ledger.turns, ledger.order.at_once, ledger.limits.dtypes[op]
 

@@ -1,4 +1,7 @@
-"""``python -m allranks.rank.probe WHAT LIBRARY``: ask, and print each answer as one line of JSON."""
+"""``python -m allranks.rank.probe WHAT LIBRARY``: probe the RDMA verbs of a library; print each answer as a JSON line.
+
+WHAT is a key of `ASKED`, or ``hold``, which holds one resource of each kind until stdin closes.
+"""
 
 from __future__ import annotations
 

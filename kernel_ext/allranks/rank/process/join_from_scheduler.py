@@ -82,7 +82,7 @@ def read_join_file(path: Path, within: float) -> dict[str, Any]:
 
 
 class JoinedProcess:
-    """A process of the scheduler that has found its notebook."""
+    """A process that a scheduler started and that has found its notebook."""
 
     def __init__(self, settings: Mapping[str, Any], url: str) -> None:
         self._settings, self._url = settings, url

@@ -1,4 +1,4 @@
-"""The base of all parts of `Cluster`: its ranks, the checks before a request to them, and the requests."""
+"""The ranks of a cluster while it is up: the checks before a cell or a request, and the requests."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from allranks.head.world.ranks import A, Ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
-from allranks.notebook.feed_dashboards import Watch
-from allranks.notebook.notify import Notifier
 from allranks.notebook.stop_button import Stop, undisturbed
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
 from allranks.settings import Settings
@@ -41,6 +39,8 @@ from allranks_backends.plan import Host, rank_label
 from allranks_backends.views import Snapshot
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from allranks.head.state.known_rank import Rank
     from allranks.head.state.logged import Logged
     from allranks.head.state.monitor import Monitor
@@ -65,7 +65,7 @@ NOT_UP = (
 )
 
 
-_clusters: weakref.WeakSet[ClusterBase] = weakref.WeakSet()
+_clusters: weakref.WeakSet[LiveRanks] = weakref.WeakSet()
 _of_the_parent: list[Ranks] = []
 """In a forked process: objects whose garbage collection would end the parent's ranks or close its sockets."""
 
@@ -73,89 +73,86 @@ _of_the_parent: list[Ranks] = []
 def _leave_to_the_parent() -> None:
     """In a forked process, mark all clusters as down: only the process that started a cluster ends it."""
     for cluster in list(_clusters):
-        if (ranks := cluster._ranks) is not None:
+        if (ranks := cluster.ranks) is not None:
             ranks.let_go()
             _of_the_parent.append(ranks)
-            cluster._ranks = cluster._client = None
+            cluster.ranks = cluster.client = None
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
-class ClusterBase:
-    """The ranks of a cluster, and requests to them."""
+class LiveRanks:
+    """The ranks of a cluster, and requests to them; every part of `Cluster` holds the same one."""
 
     def __init__(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
-        self.name = settings.name
-        self._settings, self._hosts, self._backend_name = settings, list(hosts), backend
-        self.check, self.ordered = settings.options.check, settings.options.ordered
-        self._ranks: Ranks | None = None
-        self._client: Any = None
-        self._monitor: Monitor | None = None
+        self.settings, self.hosts = settings, list(hosts)
+        self.backend = backend
+        """The collective runtime in use; ``auto`` before `up` has chosen."""
+        self.ranks: Ranks | None = None
+        """None before `up` and after `down`."""
+        self.monitor: Monitor | None = None
         """What the ranks have reported; kept after `down`."""
-        self._cells = itertools.count(1)
-        self._following: list[Cell] = []
-        self._formed_late = ""
+        self.client: Any = None
+        """The ``ipyparallel.Client`` of the same engines; None until it is first used."""
+        self.cell_numbers = itertools.count(1)
+        self.following: list[Cell] = []
+        """The cells that have not ended."""
+        self.formed_late = ""
         """A message to show before the next cell if the world was re-formed late, just before it; else empty."""
-        self._changing = threading.RLock()
+        self.changing = threading.RLock()
         """Held while the world is changed: clicks in a dashboard are handled in another thread."""
-        self._starting = threading.Lock()
+        self.starting = threading.Lock()
         """Held from the first check of a cell until it is sent to every rank, and while the ranks are started."""
-        self._pushing = threading.Lock()
-        """Held during a push: a rank can hold the unbound variables of only one push."""
-        self.notifier: Notifier | None = None
-        """Notifies the user of long cells that have ended, and of cells that hang."""
-        self.saves_to: str | None = None
-        """The folder to which `begin_save` is still writing; None otherwise."""
-        self._saving = threading.Lock()
-        """Held during a save or a load: a rank can hold only one snapshot, or the loaded values of one state."""
-        self._watch = Watch(lambda: self.snapshot, lambda seen: self._logs.since(seen))
         _clusters.add(self)
+
+    @classmethod
+    def attached(cls, ranks: Ranks) -> Self:
+        """The ranks of a cluster that this notebook has taken over."""
+        live = cls(ranks.settings, ranks.hosts, ranks.backend.name)
+        live.take(ranks)
+        live.cell_numbers = itertools.count(ranks.monitor.last_cell + 1)
+        return live
+
+    def take(self, ranks: Ranks) -> None:
+        """Use these ranks from now on."""
+        self.ranks, self.monitor = ranks, ranks.monitor
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return len(self._hosts)
+        return len(self.hosts)
 
     @property
     def local(self) -> bool:
         """Whether all ranks run on this machine."""
-        return all(host.local for host in self._hosts)
-
-    @property
-    def backend(self) -> str:
-        """The collective runtime in use; ``auto`` before `up` has chosen."""
-        return self._backend_name
-
-    @property
-    def connections(self) -> int:
-        """TCP connections per ring link."""
-        return self._settings.options.connections
+        return all(host.local for host in self.hosts)
 
     @property
     def state(self) -> str:
         """``down``, ``starting``, ``whole``, ``broken``, or ``incomplete`` if a change of the world did not finish."""
-        return state_of(self._ranks.monitor) if self._ranks is not None else "down"
+        return state_of(self.ranks.monitor) if self.ranks is not None else "down"
 
     @property
     def snapshot(self) -> Snapshot:
         """The current state of the cluster, its hosts, ranks and links."""
-        ranks = self._ranks  # another thread may call `down` meanwhile
+        ranks = self.ranks  # another thread may call `down` meanwhile
         if ranks is None:
-            return Snapshot(self.name, self.backend, "down", 0, ())
+            return Snapshot(self.settings.name, self.backend, "down", 0, ())
         return ranks.monitor.snapshot()
 
-    def _up(self) -> Ranks:
+    def ranks_up(self) -> Ranks:
         """The ranks of a cluster that is up; some may be dead. Raises NoCluster if it is down or still starting."""
-        if self._ranks is None or self._ranks.monitor.state == "starting":
-            raise NoCluster(NOT_UP.format(self.name, self.state))
-        return self._ranks
+        if self.ranks is None or self.ranks.monitor.state == "starting":
+            raise NoCluster(NOT_UP.format(self.settings.name, self.state))
+        return self.ranks
 
     @property
-    def _logs(self) -> Logged:
-        if self._monitor is None:
-            raise NoCluster(NOT_UP.format(self.name, "down"))
-        return self._monitor.logged
+    def logs(self) -> Logged:
+        """What the ranks logged; also after `down`. Raises NoCluster if the cluster was never up."""
+        if self.monitor is None:
+            raise NoCluster(NOT_UP.format(self.settings.name, "down"))
+        return self.monitor.logged
 
     def choose_ranks(self, ranks: Sequence[int] | int | None) -> list[int]:
         """Return these ranks sorted, without repetition; all ranks for None. Raises UsageError for an invalid rank."""
@@ -173,28 +170,36 @@ class ClusterBase:
             raise UsageError(f"no {rank_label(absent)}: this world has {there}")
         return chosen
 
+    def has_widget(self, model: str) -> bool:
+        """Whether the page has the model with this id, which belongs to a widget of a rank."""
+        return self.ranks is not None and self.ranks.monitor.comms.shows(model)
+
     # Checks before a cell or a request.
 
-    def _whole(self) -> Ranks:
-        ranks = self._up()
+    def whole(self) -> Ranks:
+        """The ranks; re-forms a broken world first if no rank is dead.
+
+        Raises NoCluster, WorldBroken, and CannotStart if the world cannot be re-formed.
+        """
+        ranks = self.ranks_up()
         if ranks.monitor.state == "broken" and not any(rank.dead for rank in ranks.monitor.ranks):
             # Ranks that a stop has just unblocked are done with their cell in a moment.
             ranks.monitor.wait(lambda: not ranks.monitor.busy(range(self.size)), FREED_WITHIN)
             self._await_stopped(ranks.monitor, range(self.size))
-        with self._changing:
-            if self._can_form_anew(ranks):  # the last rank was unblocked only after the prompt had returned
+        with self.changing:
+            if self.can_form_anew(ranks):  # the last rank was unblocked only after the prompt had returned
                 with undisturbed():
-                    self._formed_late = f"Before this cell: {self._form_anew(ranks)}"
-        self._refuse_if_broken(ranks)
+                    self.formed_late = f"Before this cell: {self.form_anew(ranks)}"
+        self.refuse_if_broken(ranks)
         return ranks
 
-    def _can_form_anew(self, ranks: Ranks) -> bool:
+    def can_form_anew(self, ranks: Ranks) -> bool:
         """Whether the world is broken, and every rank is alive, idle, and has its variables."""
         if ranks.monitor.state != "broken" or ranks.owed or any(rank.dead for rank in ranks.monitor.ranks):
             return False
         return not ranks.monitor.busy(range(self.size))
 
-    def _form_anew(self, ranks: Ranks) -> str:
+    def form_anew(self, ranks: Ranks) -> str:
         """Re-form the world in place; returns a message for the user on their variables. Raises CannotStart."""
         started = time.monotonic()
         ranks.form_again()
@@ -206,13 +211,13 @@ class ClusterBase:
             rank.invalid = ()
         return f"{text} {invalid_text(invalid)}".strip()
 
-    def _refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
+    def refuse_if_unable(self, chosen: Sequence[int]) -> Ranks:
         """The ranks, if all of `chosen` can take a cell now; re-forms a broken world first if no rank is dead.
 
         Raises NoCluster, WorldBroken, Busy, CellInterrupted, and CannotStart if the world cannot be re-formed.
         """
-        self._refuse_if_busy(self._whole(), chosen)
-        return self._whole()  # a cell that was waited for may have broken the world
+        self._refuse_if_busy(self.whole(), chosen)
+        return self.whole()  # a cell that was waited for may have broken the world
 
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int], in_steps: bool = False) -> None:
         """Raise Busy if some of the `chosen` ranks run a cell; with `in_steps`, only for cells without steps."""
@@ -260,7 +265,7 @@ class ClusterBase:
         except KeyboardInterrupt:
             raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
 
-    def _refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
+    def refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
         """Raise WouldHang if `code` uses a variable of a `chosen` rank that needs a collective of all ranks."""
         for rank, answer in ranks.ask(chosen, Pending(code)).items():
             try:
@@ -274,7 +279,7 @@ class ClusterBase:
                     f"must enter. Run the cell on all ranks, or first run mx.eval({', '.join(names)}) on all ranks."
                 )
 
-    def _refuse_if_broken(self, ranks: Ranks) -> None:
+    def refuse_if_broken(self, ranks: Ranks) -> None:
         if state_of(ranks.monitor) == "incomplete":
             raise WorldBroken(unfinished(ranks.owed))
         if ranks.monitor.state == "broken":
@@ -288,17 +293,17 @@ class ClusterBase:
 
     def await_ended_cells(self) -> None:
         """After `attach`: wait, at most 10 s, for ranks to report cells that ended while no notebook was attached."""
-        monitor = self._up().monitor
+        monitor = self.ranks_up().monitor
         everybody = range(len(monitor.ranks))
         monitor.wait(lambda: all(rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
 
     def let_go(self) -> None:
         """Leave the ranks running when this process ends, so that another process can attach."""
-        self._up().let_go()
+        self.ranks_up().let_go()
 
     # Requests.
 
-    def _ask_all(
+    def ask_all(
         self,
         question: Question[A],
         ranks: Sequence[int] | int | None,
@@ -306,38 +311,38 @@ class ClusterBase:
         *,
         in_steps: bool = False,
     ) -> dict[int, Future[Reply[A]]]:
-        """Ask all of `ranks` that are not dead; `_all_replies` names the dead ones. Raises WorldBroken and Busy.
+        """Ask all of `ranks` that are not dead; `all_replies` names the dead ones. Raises WorldBroken and Busy.
 
         With `in_steps`, ranks whose cell has ended a step (`log`, `end_step`) do not count as busy.
         """
         chosen = self.choose_ranks(ranks)
         # In a broken world, the variables of the living ranks can still be fetched.
-        living = self._up()
+        living = self.ranks_up()
         alive = [rank for rank in chosen if not living.monitor.ranks[rank].dead]
         self._refuse_if_busy(living, alive, in_steps)
         asked = living.ask(chosen, question, buffers)
         if not asked:
-            self._refuse_if_broken(living)
+            self.refuse_if_broken(living)
         return asked
 
-    def _dead(self, ranks: Sequence[int] | int | None) -> dict[int, str]:
+    def dead_among(self, ranks: Sequence[int] | int | None) -> dict[int, str]:
         """Map the dead ones of `ranks` to the cause of their death."""
-        known = self._up().monitor.ranks
+        known = self.ranks_up().monitor.ranks
         return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
 
-    def _refuse_dead(self, chosen: Sequence[int], others: Callable[[Collection[int]], str] = lambda _ranks: "") -> None:
+    def refuse_dead(self, chosen: Sequence[int], others: Callable[[Collection[int]], str] = lambda _ranks: "") -> None:
         """Raise WorldBroken if all `chosen` ranks are dead; if some are, NoAnswer with a sentence on the `others`."""
-        dead = self._dead(chosen)
+        dead = self.dead_among(chosen)
         if not dead:
             return
         living = [rank for rank in chosen if rank not in dead]
         if not living:
-            self._refuse_if_broken(self._up())
+            self.refuse_if_broken(self.ranks_up())
         answered = others(living) if living else ""
-        causes = died_text(self._up().monitor.ranks[rank] for rank in dead)
+        causes = died_text(self.ranks_up().monitor.ranks[rank] for rank in dead)
         raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}.")
 
-    def _replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
+    def replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """Return the replies, and the ranks that do not answer.
 
         Raises WorldBroken if one of these ranks died or was removed meanwhile, and CellInterrupted after Ctrl-C.
@@ -357,8 +362,8 @@ class ClusterBase:
                 replies[rank] = error
             except ConnectionError:
                 silent.append(rank)
-        if silent and self._ranks is not None:
-            monitor = self._ranks.monitor
+        if silent and self.ranks is not None:
+            monitor = self.ranks.monitor
             # A connection closes with its process; the parent process reports the death a moment later.
             known = monitor.ranks
             monitor.wait(lambda: all(rank >= len(known) or known[rank].dead for rank in silent), DEATH_KNOWN_WITHIN)
@@ -374,7 +379,7 @@ class ClusterBase:
 
     def _moved(self, rank: int) -> tuple[int, int]:
         """Return how many bytes of large values have moved from and to a rank so far, and how many will in total."""
-        ranks = self._ranks
+        ranks = self.ranks
         if ranks is None or rank >= len(ranks.monitor.ranks):
             return (0, 0)
         return ranks.lifeline.moved(ranks.monitor.ranks[rank].uuid)
@@ -386,34 +391,35 @@ class ClusterBase:
         others = f"; {rank_label(done)} had" if done else ""
         return CellInterrupted(f"stopped before {rank_label(left)} had answered{others}" if left else "")
 
-    def _all_replies(
+    def all_replies(
         self,
         asked: Mapping[int, Future[Reply[A]]],
         ranks: Sequence[int] | int | None,
         others: Callable[[Collection[int]], str] = lambda _ranks: "",
     ) -> dict[int, Answered[A]]:
         """Return all replies. Raises NoAnswer, with a sentence on the `others`, if some ranks are silent or dead."""
-        dead = self._dead(ranks)
-        replies, silent = self._replies(asked)
+        dead = self.dead_among(ranks)
+        replies, silent = self.replies(asked)
         if silent:
             raise no_answer(silent, others(replies) if replies else "")
         if dead:
-            self._refuse_dead(self.choose_ranks(ranks), others)
+            self.refuse_dead(self.choose_ranks(ranks), others)
         return replies
-
-    def _checked(self, rank: int, reply: Answered[A], name: str) -> Reply[A]:
-        """Return the reply, or raise the rank's error: CannotTravel, UsageError for an unknown name, RankError."""
-        if isinstance(reply, RequestFailed):
-            if reply.kind == "NotPicklable":
-                raise CannotTravel(f"rank {rank}: {name}: {reply}")
-            if reply.kind == "NameError":
-                raise UsageError(str(reply))
-            raise RankError(f"rank {rank}: {name}: {reply.kind}: {reply}", reply.traceback)
-        return reply
 
 
 def unsaid(_line: str) -> None:
     """Ignore a line of progress."""
+
+
+def reply_or_error(rank: int, reply: Answered[A], name: str) -> Reply[A]:
+    """Return the reply, or raise the rank's error: CannotTravel, UsageError for an unknown name, RankError."""
+    if isinstance(reply, RequestFailed):
+        if reply.kind == "NotPicklable":
+            raise CannotTravel(f"rank {rank}: {name}: {reply}")
+        if reply.kind == "NameError":
+            raise UsageError(str(reply))
+        raise RankError(f"rank {rank}: {name}: {reply.kind}: {reply}", reply.traceback)
+    return reply
 
 
 def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:

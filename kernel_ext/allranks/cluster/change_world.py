@@ -1,4 +1,4 @@
-"""The part of `Cluster` that changes the ranks of the world and keeps their variables."""
+"""Changes the ranks of the world: replaces dead ones, adds and removes ranks, rewires them to another backend."""
 
 from __future__ import annotations
 
@@ -16,35 +16,26 @@ from allranks.notebook.stop_button import undisturbed
 from allranks_backends.plan import alike, rank_label
 from allranks_backends.registry import cannot_run
 
-from .cluster_base import ClusterBase, no_answer, unsaid
+from .live_ranks import LiveRanks, no_answer
 
 JUST_ENDING = 1.0
 """Grace period, in seconds, for ranks that were just interrupted, or that enter collectives they had missed."""
 
 
-class ClusterMembers(ClusterBase):
+class WorldChanges:
     """Heals, resizes and rewires the world."""
 
-    def heal(
-        self, *, source: int | None = None, kill: Sequence[int] = (), progress: Callable[[str], None] = unsaid
-    ) -> WorldChange:
-        """Replace dead ranks by new processes and re-form the world; the other ranks keep all variables.
+    def __init__(self, live: LiveRanks) -> None:
+        self._live = live
 
-        With `source`, a new rank gets the variables of that rank, as far as they can be sent. Ranks to `kill` are
-        killed first; this is for ranks that are stuck and cannot be interrupted. Running cells are stopped. If all
-        processes must be restarted, `progress` is called with a line on the variables that will be lost, before any
-        process is ended. Returns what was kept, what was lost, and which cells were stopped.
-
-        Raises CannotStart, UsageError for an invalid rank, NoAnswer for a rank whose process is stopped, NotLoaded if
-        new processes lack variables that were saved for them (the message says where these are), Busy if a cell cannot
-        be interrupted, and CellInterrupted after Ctrl-C.
-        """
-        ranks = self._up()
+    def heal(self, *, source: int | None, kill: Sequence[int], progress: Callable[[str], None]) -> WorldChange:
+        """See `Cluster.heal`."""
+        ranks = self._live.ranks_up()
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
-        doomed = self.choose_ranks(kill) if kill else []
-        busy = [rank.rank for rank in ranks.monitor.busy(range(self.size))]
-        copied = self.choose_ranks(source) if source is not None else []
-        self._refuse_stopped([rank for rank in range(self.size) if rank not in doomed])
+        doomed = self._live.choose_ranks(kill) if kill else []
+        busy = [rank.rank for rank in ranks.monitor.busy(range(self._live.size))]
+        copied = self._live.choose_ranks(source) if source is not None else []
+        self._refuse_stopped([rank for rank in range(self._live.size) if rank not in doomed])
         if not dead and not doomed and not ranks.owed and ranks.monitor.state == "whole":
             return self._unchanged("heal", busy)
         if {*copied} & {*dead, *doomed}:
@@ -57,9 +48,9 @@ class ClusterMembers(ClusterBase):
 
     def _change(self, verb: str, change: Callable[[], WorldChange]) -> WorldChange:
         """Carry out the change. After Ctrl-C, raises CellInterrupted, which says how far the change went."""
-        ranks, done = self._up(), None
+        ranks, done = self._live.ranks_up(), None
         try:
-            with self._changing, undisturbed():
+            with self._live.changing, undisturbed():
                 ranks.monitor.changing = True
                 try:
                     done = change()
@@ -80,20 +71,20 @@ class ClusterMembers(ClusterBase):
 
     def _refuse_stopped(self, numbers: Container[int]) -> None:
         """Raise NoAnswer if the process of one of these ranks is stopped: it could not join the next world."""
-        there = [rank for rank in self._up().monitor.ranks if rank.rank in numbers and rank.dead is None]
+        there = [rank for rank in self._live.ranks_up().monitor.ranks if rank.rank in numbers and rank.dead is None]
         if stopped := [rank.rank for rank in there if rank.process_is_stopped()]:
             raise no_answer(stopped, "Nothing was changed.")
 
     def _refuse_empty(self, source: int | None) -> None:
         """Raise UsageError if `source` is a new rank that has no variables yet."""
-        owed = self._up().owed
+        owed = self._live.ranks_up().owed
         if source in owed and owed[source] is None:
             raise UsageError(f"cannot copy from rank {source}: it has no variables yet. Choose another rank.")
 
     def _running_cells(self, busy: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Map the cells that these ranks run, by their number in the notebook, to the ranks that run them."""
-        counts = {cell.number: cell.count for cell in list(self._following)}
-        monitor = self._up().monitor
+        counts = {cell.number: cell.count for cell in list(self._live.following)}
+        monitor = self._live.ranks_up().monitor
         cells = alike({rank: monitor.ranks[rank].cell for rank in busy})
         return {counts.get(cell, cell): tuple(ranks) for cell, ranks in cells.items() if cell is not None}
 
@@ -102,11 +93,11 @@ class ClusterMembers(ClusterBase):
 
         If a rank is dead, do nothing: the cell fails anyway.
         """
-        monitor = self._up().monitor
+        monitor = self._live.ranks_up().monitor
         if any(rank.dead for rank in monitor.ranks):
             return
-        monitor.wait(lambda: not monitor.busy(range(self.size)), JUST_ENDING)
-        cells = self._running_cells([rank.rank for rank in monitor.busy(range(self.size))])
+        monitor.wait(lambda: not monitor.busy(range(self._live.size)), JUST_ENDING)
+        cells = self._running_cells([rank.rank for rank in monitor.busy(range(self._live.size))])
         if not cells:
             return
         each = "; ".join(
@@ -120,67 +111,58 @@ class ClusterMembers(ClusterBase):
 
     def _unchanged(self, verb: Literal["heal", "resize"], busy: Sequence[int] = ()) -> WorldChange:
         """The result of a change that had nothing to do."""
-        monitor = self._up().monitor
+        monitor = self._live.ranks_up().monitor
         away = tuple(sorted({rank.host for rank in monitor.ranks} & monitor.away.keys()))
-        same = WorldChange(verb, self.size, self.backend, monitor.generation, changed=False)
+        same = WorldChange(verb, self._live.size, self._live.backend, monitor.generation, changed=False)
         return replace(same, busy=tuple(busy), away=away)
 
-    def resize(self, size: int, *, source: int | None = None, progress: Callable[[str], None] = unsaid) -> WorldChange:
-        """Grow or shrink the world to `size` ranks; ranks that stay keep their variables. Returns what was kept.
-
-        With `source`, a new rank gets the variables of that rank, as far as they can be sent. `progress` is as in
-        `heal`. Raises what `heal` raises, Busy if ranks run a cell, and UsageError if `size` is below 1 or the ranks
-        would not fit into memory.
-        """
-        ranks = self._up()
+    def resize(self, size: int, *, source: int | None, progress: Callable[[str], None]) -> WorldChange:
+        """See `Cluster.resize`."""
+        ranks = self._live.ranks_up()
         if size < 1:
             raise UsageError(f"resize {size}: a world needs at least 1 rank.")
-        if self.local:
-            fits_here(f"resize {size}", size - self.size)
+        if self._live.local:
+            fits_here(f"resize {size}", size - self._live.size)
         if source is not None:
-            self.choose_ranks(source)
+            self._live.choose_ranks(source)
             self._refuse_empty(source)
-        self._refuse_stopped(range(min(size, self.size)))
+        self._refuse_stopped(range(min(size, self._live.size)))
         dead = [rank.rank for rank in ranks.monitor.ranks if rank.dead]
         # The world need not be whole if all dead ranks are removed, or if this completes an earlier change.
         if state_of(ranks.monitor) != "incomplete" and (not dead or dead[0] < size):
-            ranks = self._whole()
-        if size == self.size and not ranks.owed:
+            ranks = self._live.whole()
+        if size == self._live.size and not ranks.owed:
             return self._unchanged("resize")
         self._refuse_if_running(f"resize {size}")
-        if reason := cannot_run(self._backend_name, ranks.sites(healing.resized(ranks, size)), up=True):
+        if reason := cannot_run(self._live.backend, ranks.sites(healing.resized(ranks, size)), up=True):
             raise CannotStart(reason)
-        stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self.size)))])
+        stopped = self._running_cells([rank.rank for rank in ranks.monitor.busy(range(min(size, self._live.size)))])
 
         def change() -> WorldChange:
             self._refuse_if_running(f"resize {size}")  # another thread may have begun a cell
             try:
                 return healing.resize(ranks, size, source, progress)
             finally:
-                self._hosts = ranks.hosts
+                self._live.hosts = ranks.hosts
 
         return replace(self._change("resize", change), stopped_cells=stopped)
 
     def rewire(
         self,
-        backend: str | None = None,
+        backend: str | None,
         *,
-        connections: int | None = None,
-        progress: Callable[[str], None] = unsaid,
+        connections: int | None,
+        progress: Callable[[str], None],
     ) -> WorldChange:
-        """Move the ranks to another backend; they keep their variables. Returns what was kept and lost.
-
-        `connections` is the number of TCP connections per ring link. `progress` is as in `heal`. Raises what `heal`
-        raises, Busy if ranks run a cell, and UsageError for an unknown backend.
-        """
-        ranks = self._up()
-        self._refuse_stopped(range(self.size))
+        """See `Cluster.rewire`."""
+        ranks = self._live.ranks_up()
+        self._refuse_stopped(range(self._live.size))
         if state_of(ranks.monitor) != "incomplete":  # another backend may complete an earlier change
-            ranks = self._whole()
+            ranks = self._live.whole()
         self._refuse_if_running("rewire")
         if connections is not None and connections < 1:
             raise UsageError(f"--connections {connections}: a ring link needs at least 1.")
-        name = backend or self._backend_name
+        name = backend or self._live.backend
         known_backend(name)
         if reason := cannot_run(name, ranks.sites(ranks.hosts), up=True):
             raise CannotStart(reason)
@@ -192,6 +174,6 @@ class ClusterMembers(ClusterBase):
                 return healing.rewire(ranks, name, links, progress)
             finally:
                 assert ranks.plan is not None
-                self._backend_name = ranks.plan.backend
+                self._live.backend = ranks.plan.backend
 
         return self._change("rewire", change)

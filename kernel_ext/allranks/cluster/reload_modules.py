@@ -1,0 +1,128 @@
+"""Has the ranks reload modules that have changed: all ranks keep the new modules, or all keep the old ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import wait
+
+from allranks.errors import CannotCopy, CellInterrupted
+from allranks.files.notebook_folder import Contents, Stamp
+from allranks.files.sync_result import SyncResult
+from allranks.head.world.ranks import Ranks
+from allranks.lifeline.open_questions import Reply, RequestFailed
+from allranks.messages.requests import DecideReload, PrepareReload, ReloadPrepared, StopReload
+from allranks.notebook.stop_button import Stop
+from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
+from allranks_backends.plan import alike, rank_label
+
+from .live_ranks import Answered, LiveRanks
+
+DECIDED_WITHIN = 10.0
+"""Seconds that ranks get to keep or undo a reload; the new and the old modules are in their memory."""
+
+
+class ModuleReload:
+    """Has all ranks reload changed modules, or none."""
+
+    def __init__(self, live: LiveRanks) -> None:
+        self._live = live
+        self._sources: Mapping[str, Stamp] | None = None
+        """The folder's modules when the ranks last reloaded them; None if that is unknown."""
+        self._committed = 0
+        """Number of the last reload that all ranks were asked to keep."""
+
+    def is_due(self, contents: Contents) -> bool:
+        """Whether the modules among `contents` differ from those that the ranks last reloaded."""
+        return modules_in(contents) != self._sources
+
+    def reload(self, ranks: Ranks, result: SyncResult) -> None:
+        """Have all ranks reload the modules that have changed, or none; `result` gets the names, or the reason.
+
+        Raises CannotCopy if a rank does not respond: its modules may differ from those of other ranks until the next
+        reload, which first tells it what was decided.
+        """
+        number, stop = time.time_ns(), Stop(around=True)  # a higher number than in any earlier notebook
+        with self._live.changing, stop.noted():
+            try:
+                asked = self._live.ask_all(PrepareReload(reload=number, committed=self._committed), None)
+                wait_and_show(
+                    lambda: not wait(asked.values(), SHOW_EVERY).not_done,
+                    asked,
+                    lambda rank: "" if asked[rank].done() else "reloads its modules",
+                    stop.raise_if_pressed,
+                )
+                answers, silent = self._live.replies(asked)
+            except KeyboardInterrupt:
+                self._undo(ranks, number)
+                raise CellInterrupted("stopped while modules were reloaded; all ranks keep those they had") from None
+            except BaseException:
+                self._undo(ranks, number)
+                raise
+            failed = _failures(answers)
+            given = [reply.answer for reply in answers.values() if isinstance(reply, Reply)]
+            changed = any(answer.reloaded or answer.removed for answer in given)
+            if silent or failed:
+                silent += self._decide(ranks, number, commit=False)
+            elif changed:
+                silent += self._decide(ranks, number, commit=True)
+            if silent:
+                self._sources = None
+                which = rank_label(sorted(set(silent)))
+                raise CannotCopy(
+                    f"{which} did not respond while modules were reloaded. Run the cell again once %distributed status "
+                    "no longer shows 'stopped' or 'out of reach'."
+                )
+        stop.raise_if_pressed()
+        if failed:
+            result.not_reloaded = "; ".join(f"{rank_label(which)}: {why}" for why, which in alike(failed).items())
+            return
+        reloaded = {rank: reply.answer.reloaded for rank, reply in answers.items() if isinstance(reply, Reply)}
+        names = dict.fromkeys(name for each in reloaded.values() for name in each)
+        by_ranks = alike({name: tuple(rank for rank, each in reloaded.items() if name in each) for name in names})
+        result.reloaded = {numbers: tuple(modules) for numbers, modules in by_ranks.items()}
+        result.size = self._live.size
+        result.removed = list(dict.fromkeys(name for each in given for name in each.removed))
+        self._sources = modules_in(result.contents)
+
+    def _undo(self, ranks: Ranks, number: int) -> None:
+        """Interrupt modules that are being executed again, and have all ranks restore their old modules."""
+        for rank in ranks.monitor.ranks:
+            ranks.lifeline.tell(rank.uuid, StopReload(number))
+        self._decide(ranks, number, commit=False)
+
+    def _decide(self, ranks: Ranks, number: int, *, commit: bool) -> list[int]:
+        """Send the decision to all ranks. Returns ranks that did not respond; they learn of it at the next reload.
+
+        Raises CannotCopy if a rank cannot update its modules.
+        """
+        if commit:
+            self._committed = number
+        asked = ranks.ask(range(self._live.size), DecideReload(reload=number, commit=commit))
+        wait(asked.values(), DECIDED_WITHIN)
+        silent = [rank for rank, answer in asked.items() if not answer.done()]
+        for rank, answer in asked.items():
+            if rank in silent:
+                continue
+            error = answer.exception()
+            if isinstance(error, RequestFailed):
+                raise CannotCopy(f"rank {rank}: its modules could not be updated: {error.kind}: {error}")
+            if error is not None:
+                silent.append(rank)
+        return silent
+
+
+def modules_in(contents: Contents) -> dict[str, Stamp]:
+    """The modules of the folder."""
+    return {path: stamp for path, stamp in contents.files.items() if path.endswith(".py")}
+
+
+def _failures(answers: Mapping[int, Answered[ReloadPrepared]]) -> dict[int, str]:
+    """Why ranks could not reload, by rank."""
+    failed = dict[int, str]()
+    for rank, reply in answers.items():
+        if isinstance(reply, RequestFailed):
+            failed[rank] = f"{reply.kind}: {reply}"
+        elif reply.answer.error:
+            failed[rank] = reply.answer.error
+    return failed
