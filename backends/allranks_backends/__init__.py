@@ -1,1 +1,1 @@
-"""Collective runtimes and machines: pure planning, no processes, no IPython, no widgets."""
+"""Collective runtimes and machines: code that plans worlds and diagnoses hosts, without ranks, IPython or widgets."""

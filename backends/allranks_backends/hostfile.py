@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
 class HostfileError(BackendError):
-    """A hostfile is invalid. The message names the file, the entry and what was expected."""
+    """A hostfile or an entry of ``--hosts`` is invalid, or the file cannot be read. The message says where and why."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class HostfileWorld:
     """One host for each rank; a host that runs several ranks appears several times."""
     backend: str | None = None
     envs: tuple[str, ...] = ()
-    """``NAME=value`` for every rank."""
+    """Environment variables of every rank, as ``NAME=value``; ``NAME`` alone stands for an empty value."""
 
 
 def read_hostfile(path_or_text: str | os.PathLike[str]) -> HostfileWorld:
@@ -63,13 +63,13 @@ def read_hostfile(path_or_text: str | os.PathLike[str]) -> HostfileWorld:
 
 
 def is_local(name: str) -> bool:
-    """Whether ``name`` means this machine: ``localhost``, a loopback address, or this machine's host name."""
+    """Whether ``name`` is this machine: ``localhost``, a loopback address, or its host name, full or short."""
     own = socket.gethostname().lower()
     return _is_loopback(name) or name.lower() in (own, own.split(".")[0], own.split(".")[0] + ".local")
 
 
 def _contents(path_or_text: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return what messages call the hostfile, and its text. Raises HostfileError."""
+    """Return the name of the hostfile for error messages, and its text. Raises HostfileError."""
     if isinstance(path_or_text, str) and ("\n" in path_or_text or path_or_text.lstrip().startswith(("[", "{"))):
         return "The hostfile", path_or_text
     name = f"Hostfile {_printable(os.fspath(path_or_text), 200)}"
@@ -108,7 +108,7 @@ def _from_json(text: str) -> HostfileWorld:
         raise HostfileError(f'"hosts" is {_shown(entries)}; expected a list of entries like {_EXPECTED}')
     hosts = tuple(_host(f"hosts[{i}]", entry) for i, entry in enumerate(entries))
     named = Counter(shown for _, shown in {(host.name, host.shown) for host in hosts})
-    # Hosts behind one address differ only by port, so the shorter name would be ambiguous.
+    # Hosts with the same shorter name differ only in user or port, so that name would be ambiguous.
     hosts = tuple(replace(host, written="") if named[host.shown] > 1 else host for host in hosts)
     return HostfileWorld(hosts, _backend(data.get("backend")), _envs(data.get("envs", [])))
 
@@ -155,7 +155,7 @@ def hosts_in(words: str) -> list[Host]:
 
 
 def _with_login(where: str, name: str, user: object, port: object) -> str:
-    """Return ``user@name:port``, given the separate fields of an entry. Raises HostfileError."""
+    """Return ``user@name:port``, given the separate fields of an entry (None: not given). Raises HostfileError."""
     if user is not None:
         if not isinstance(user, str) or "@" in name:
             raise HostfileError(f'{where} has "user": {_shown(user)}; expected one user, here or in "ssh"')
@@ -177,7 +177,10 @@ def _path(where: str, value: object) -> str | None:
 
 
 def _rdma(where: str, row: object) -> tuple[tuple[str, ...], ...]:
-    """Return the devices of a row with one entry per rank: null, a device name, or a list of names."""
+    """Return the devices of a row, whose entry for each rank is null, a device name or a list of names.
+
+    Raises HostfileError.
+    """
     if not isinstance(row, list):
         raise HostfileError(f'{where}, "rdma" is {_shown(row)}; expected a list with one entry for each rank')
     return tuple(_devices(f'{where}, "rdma"[{i}]', entry) for i, entry in enumerate(row))
@@ -252,7 +255,7 @@ def _hosts_in(where: str, words: str, most: int = MOST_RANKS) -> list[Host]:
 
 
 def _options(where: str, words: str) -> tuple[str, dict[str, str]]:
-    """Return the name of the host, and its options by name. Raises HostfileError."""
+    """Return the host that `words` name, and its options by name. Raises HostfileError."""
     name, *rest = words.split(maxsplit=1)
     try:
         given = shlex.split(re.sub(r"\s*=\s*", "=", "".join(rest)))
@@ -292,12 +295,12 @@ def _is_unicode(text: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Return a value as written in the file, cut short."""
+    """Return a value as JSON, cut to 60 characters."""
     return _cut(json.dumps(value))
 
 
 def _printable(text: str, longest: int = 60) -> str:
-    """Return a text with unprintable characters escaped, cut short."""
+    """Return `text`, cut to `longest` characters; if it has unprintable characters, they are escaped."""
     return _cut(text if text.isprintable() else ascii(text)[1:-1], longest)
 
 

@@ -25,7 +25,7 @@ class Interface:
 
 
 def interfaces_of(text: str) -> tuple[Interface, ...]:
-    """Parse the output of either command; loopback is left out."""
+    """Parse the output of ``ip -j addr`` or ``ifconfig``; loopback interfaces are left out."""
     if text.lstrip().startswith("["):
         return tuple(_linux_interface(each) for each in json.loads(text) if "LOOPBACK" not in each["flags"])
     blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)

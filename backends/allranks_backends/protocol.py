@@ -47,7 +47,7 @@ class Backend(Protocol):
 
     @property
     def operations(self) -> frozenset[str]:
-        """The collectives it supports, and ``split`` if ``Group.split`` works."""
+        """Names of the operations that it supports; ``split`` stands for ``Group.split``."""
 
     @property
     def neighbours_only(self) -> bool:
@@ -55,7 +55,7 @@ class Backend(Protocol):
 
     @property
     def no_dtypes(self) -> frozenset[str]:
-        """Names of the dtypes that none of its collectives support."""
+        """Names of the dtypes that none of its operations supports."""
 
     @property
     def no_reduced(self) -> frozenset[str]:
@@ -63,26 +63,26 @@ class Backend(Protocol):
 
     @property
     def reform(self) -> Literal["in place", "if abortable", "restart"]:
-        """Whether a broken world is re-formed in the same processes or in new ones. ``if abortable``: in the same ones
-        if its ranks report that they can abort collectives."""
+        """Whether a broken world is re-formed in the same processes or in new processes. ``if abortable``: in the same
+        processes if its ranks report that they can abort collectives."""
 
     @property
     def breakable(self) -> bool:
-        """Whether a blocked collective can be aborted through its sockets, found by the ports of ``Placement``."""
+        """Whether a rank can abort a blocked collective through its sockets. `Placement.ports` identify the sockets."""
 
     @property
     def revocable(self) -> bool:
-        """Whether its ranks are MPI processes, which may be able to revoke a communicator. If they are, blocked
-        collectives are aborted, and ranks outside a collective answer the ranks inside it."""
+        """Whether its ranks are MPI processes. If all ranks can revoke a communicator, blocked collectives are aborted.
+        Otherwise, the ranks outside a blocked collective complete it for the ranks in it."""
 
     @property
     def verbs(self) -> bool:
-        """Whether its ranks use RDMA verbs. If allranks can replace the verbs, it aborts blocked collectives."""
+        """Whether its ranks use RDMA verbs. If allranks can replace the verbs, it can abort blocked collectives."""
 
     @property
     def joins_at_first(self) -> bool:
-        """Whether rank 0 listens on its first port, and all other ranks connect to it. A rank that connects before
-        rank 0 listens loses a second."""
+        """Whether rank 0 listens on its first port, and all other ranks connect to that port. A rank that connects
+        before rank 0 listens loses a second."""
 
     @property
     def joins_in_turn(self) -> bool:
@@ -108,20 +108,21 @@ class Backend(Protocol):
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
         """Return why a world of ``size`` ranks cannot run on ``platform``, in one sentence; None if it can.
 
-        Called by ``Cluster.up`` and by ``auto`` before anything starts, once for each host. ``ranks_here`` is the
-        number of ranks meant for that host (``size`` by default).
+        Called once for each host before a world is started or changed. ``ranks_here`` is the number of ranks meant for
+        that host (``size`` by default).
         """
 
     def ports(self, connections: int, addresses: int) -> int:
         """Return how many free TCP ports each rank must offer for one generation.
 
-        Called when engines are asked for ports, before ``plan``. ``addresses`` is the number of addresses of a host.
+        Called before engines are asked for ports and the world is planned. ``addresses`` is the number of addresses of
+        a host.
         """
 
     def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
         """Return the checked plan of one generation.
 
-        Called whenever a world is formed, re-formed, healed, resized or rewired.
+        Called whenever a world is formed, re-formed, healed, resized or rewired, and by the doctor.
 
         Raises ``BackendError`` for anything that would make ``init`` fail or wait indefinitely.
         """

@@ -34,7 +34,7 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType({backend.name: backend for ba
 
 
 def get_backend(name: str) -> Backend:
-    """Return the backend with this name; raises ``BackendError``, which lists the valid names."""
+    """Return the backend with this name. Raises BackendError with a list of the valid names."""
     if name in BACKENDS:
         return BACKENDS[name]
     close = get_close_matches(name.lower(), BACKENDS, n=1)
@@ -43,14 +43,15 @@ def get_backend(name: str) -> Backend:
 
 
 def on_one(platform: Platform, size: int) -> tuple[Site, ...]:
-    """Return the only host of a world whose ranks all run on this machine."""
+    """Return a tuple with this machine as the only host, on which all `size` ranks of a world run."""
     return (Site("localhost", platform, size),)
 
 
 def cannot_run(name: str, sites: Sequence[Site], *, up: bool = False) -> str | None:
-    """Return why the backend ``name`` cannot run the ranks meant for these hosts, and what to type; None if it can.
+    """Return why the backend ``name`` cannot run the ranks meant for these hosts; None if it can.
 
-    The advice differs for ranks that are to be started and for ranks that are `up` already.
+    If another backend can run them, the text also says what to type. The command depends on whether the ranks are `up`
+    already.
     """
     found = _obstacle(name, sites)
     if found is None:
@@ -69,15 +70,15 @@ def cannot_run(name: str, sites: Sequence[Site], *, up: bool = False) -> str | N
 
 
 def can_run(sites: Sequence[Site]) -> list[str]:
-    """The backends that can run the ranks meant for these hosts."""
+    """Return the names of the backends that can run the ranks meant for these hosts."""
     return [name for name in BACKENDS if _obstacle(name, sites) is None]
 
 
 def choose(sites: Sequence[Site], *, rdma_mesh: bool = False, rdma_ring: bool = False) -> tuple[str, str]:
     """Return the backend that ``--backend auto`` selects, and one sentence why.
 
-    NCCL where every rank has a CUDA device, JACCL on a full RDMA mesh, its ring on an RDMA ring, else the TCP ring.
-    ``rdma_mesh`` and ``rdma_ring`` say what the hostfile lists or discovery found.
+    It selects ``nccl`` if every rank has a CUDA device, else ``jaccl`` on a full RDMA mesh, else ``jaccl-ring`` on an
+    RDMA ring, else ``ring``. ``rdma_mesh`` and ``rdma_ring`` say whether the hostfile lists such RDMA links.
     """
     candidates = {
         "nccl": (any(site.platform.cuda_devices > 0 for site in _used(sites)), "every rank has a CUDA device"),

@@ -1,4 +1,4 @@
-"""What a backend cannot do, and the error messages for cells that try it."""
+"""The operations and dtypes that a backend does not support, and the error messages for cells that use them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EVERY = sorted({operation for backend in BACKENDS.values() for operation in bac
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one backend. Plain values, since each rank receives them when it joins a world."""
+    """The limits of one backend. They are plain values, since each rank receives them when it joins a world."""
 
     operations: Mapping[str, str] = field(default_factory=dict)
     """Maps each unsupported operation (``split`` for ``Group.split``) to its error message."""
@@ -40,7 +40,8 @@ class Limits:
 def limits(backend: Backend, can_run: Collection[str] | None = None) -> Limits:
     """Return the limits of `backend` in mlx 0.32.
 
-    `can_run` names the backends that the same hosts can run: the messages suggest no others. None if unknown.
+    `can_run` are the names of the backends that the same hosts can run: error messages suggest only these. If it is
+    None, they may suggest any backend.
     """
     return Limits(
         {

@@ -108,7 +108,7 @@ FROM = {
     "setup": "environments.setup",
     "shared": "rank.files.shared_names",
 }
-"""Module of each public name, imported at first use: `import allranks` alone imports no ipyparallel, ZeroMQ or MLX."""
+"""Maps each public name to its module, imported at first use: `import allranks` loads no ipyparallel, ZeroMQ or MLX."""
 
 
 def __getattr__(name: str) -> Any:

@@ -102,7 +102,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _save_and_end(options: argparse.Namespace) -> int:
-    """Take over a cluster that has lost its notebook, save its variables, and end it."""
+    """Take over a cluster that has lost its notebook, save its variables, and end it. Returns the exit code."""
     from allranks.cluster.cluster import Cluster
 
     if options.hosts or options.force or options.json or options.python:

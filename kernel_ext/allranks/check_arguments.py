@@ -24,14 +24,14 @@ RANKS_OF_A_CORE = 4
 OF_A_RANK = 64 << 20
 """Bytes of memory of an idle rank, without the memory that all ranks of a machine share."""
 DEFAULT_RANKS = 2
-"""The smallest world in which ranks communicate."""
+"""Default number of ranks: the smallest world in which ranks communicate."""
 HERE = Host("localhost")
 
 
 def hosts_of(
     n: int | None, hosts: Sequence[str] | str | None, hostfile: str | Path | None, ranks_per_host: int
 ) -> tuple[list[Host], str | None, dict[str, str]]:
-    """Return a Host per rank, and the backend and environment that the hostfile names. Raises UsageError."""
+    """Return a Host per rank, and the hostfile's backend (None if it names none) and environment. Raises UsageError."""
     if sum(given is not None for given in (n, hosts, hostfile)) > 1:
         raise UsageError("-n, --hosts and --hostfile cannot be combined: each sets the number of ranks.")
     if ranks_per_host < 1:
@@ -62,12 +62,15 @@ def hosts_of(
         raise UsageError(
             f"{', '.join(mixed)}: all ranks of a host have one python and one cwd. Name the same each time."
         )
-    # A hostfile may repeat a host, once for each of its ranks: all these entries are the same host.
+    # A hostfile may list a host several times, once for each rank. `ranks_per_host` multiplies each entry.
     return [host for host in found for _ in range(ranks_per_host)], named, env
 
 
 def python_here(hosts: Sequence[Host], python: str | None) -> str:
-    """This machine's interpreter: if it has ranks, the one named for it or for all hosts; otherwise this process's."""
+    """The interpreter for this machine: if ranks run here, the interpreter of the local `Host`, or else `python`.
+
+    Otherwise, or if neither is given, this process's interpreter.
+    """
     here = [host for host in hosts if host.local]
     named = next((host.python for host in here if host.python), None)
     return str(Path(named or (here and python) or sys.executable).expanduser())
@@ -90,7 +93,7 @@ def fits_here(option: str, count: int) -> None:
 
 
 def not_too_many(option: str, count: int, running: int = 0) -> None:
-    """Raise UsageError for more than `RANKS_OF_A_CORE` ranks per core, which need `--yes`, or too little memory.
+    """Raise UsageError if memory is short, or if there are more ranks per core than may start without `--yes`.
 
     The ranks that are already `running` are part of `count` and need no further memory.
     """
@@ -104,7 +107,7 @@ def not_too_many(option: str, count: int, running: int = 0) -> None:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of ``4096``, ``64K``, ``64KB`` or ``4MiB``; K, M and G are powers of 1024. Raises UsageError."""
+    """Convert a size to bytes: ``4096``, ``64K`` or ``4MiB``. K, M and G are powers of 1024. Raises UsageError."""
     units = {"": 1, "B": 1} | {
         letter + rest: 1 << 10 * power for power, letter in enumerate("KMG", 1) for rest in ("", "B", "IB")
     }

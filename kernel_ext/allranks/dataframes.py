@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def imported_pandas(function: str) -> ModuleType:
-    """Import pandas, which is not a dependency. Raises UsageError that names the user's `function`."""
+    """Import pandas. Raises UsageError, which names the `function` that the user called, if pandas is not installed."""
     try:
         import pandas
     except ImportError:

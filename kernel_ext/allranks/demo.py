@@ -18,7 +18,7 @@ _IN_WHEEL = Path(__file__).resolve().with_name("quickstart.ipynb")
 _IN_CHECKOUT = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb"
 NOTEBOOK = _IN_WHEEL if _IN_WHEEL.is_file() else _IN_CHECKOUT
 RANKS = "application/vnd.allranks.ranks+json"
-"""MIME type of the number of ranks, which `LAST_CELL` publishes after the notebook's own cells."""
+"""MIME type with which `LAST_CELL` publishes the number of ranks, after the notebook's own cells."""
 LAST_CELL = "from allranks.demo import tell_ranks\ntell_ranks()"
 CELL_WITHIN = 120
 """Timeout of a cell in seconds. No cell takes more than a few seconds."""
@@ -49,7 +49,7 @@ def demo(notebook: Path = NOTEBOOK) -> int:
         resources={"metadata": {"path": os.getcwd()}},
         extra_arguments=["--log-level=CRITICAL"],
     )
-    # Without folders to search, the only kernel is ipykernel's own "python3", which is this interpreter.
+    # Without folders to search, the only kernel is ipykernel's own "python3", which runs in this interpreter.
     client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
     try:
         with client.setup_kernel():

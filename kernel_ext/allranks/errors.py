@@ -15,7 +15,7 @@ Change = TypeVar("Change")
 
 
 class AllranksError(Exception):
-    """Base of all errors of allranks."""
+    """Base of all exceptions in this module except `CellInterrupted`."""
 
     def _render_traceback_(self) -> list[str]:
         """Called by IPython instead of formatting a traceback."""
@@ -42,7 +42,7 @@ class HostCause:
     said: tuple[str, ...] = ()
     """The last lines that ssh or the host's shell printed."""
     hangs: bool = False
-    """Whether the host's Python was started and did not run its first lines in time."""
+    """Whether the host's Python was started but did not run its first lines in time."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CannotStart(AllranksError, RuntimeError):
         super().__init__(message)
         self.causes, self.apart = tuple(causes), tuple(apart)
         self.transient = transient
-        """Whether the cause may be gone at the next try, such as a port that was taken after it had been chosen."""
+        """Whether another attempt may succeed, for example after a chosen port was taken by another process."""
 
 
 class HostUnreachable(AllranksError, RuntimeError):
@@ -78,11 +78,11 @@ class HostUnreachable(AllranksError, RuntimeError):
 
 
 class CannotCopy(AllranksError, RuntimeError):
-    """Files or output could not be copied to or from a host; the message says what is there now."""
+    """Files or output could not be copied to or from a host; the message says why."""
 
 
 class CannotSave(AllranksError, RuntimeError):
-    """The ranks' variables could not be saved; a state that the folder held before is not damaged."""
+    """The ranks' variables could not be saved; an older state in the folder is not damaged."""
 
 
 class CannotLoad(AllranksError, RuntimeError):
@@ -90,7 +90,7 @@ class CannotLoad(AllranksError, RuntimeError):
 
 
 class Busy(AllranksError, RuntimeError):
-    """Ranks are still running an earlier cell."""
+    """Ranks are busy, usually with an earlier cell, or another process runs the same experiment."""
 
 
 class NoAnswer(AllranksError, TimeoutError):
@@ -102,9 +102,10 @@ class WorldBroken(AllranksError, RuntimeError):
 
 
 class NotLoaded(AllranksError, RuntimeError, Generic[Change]):
-    """The world was formed with new processes that lack variables: the message says which, and where they are.
+    """The world was formed, but ranks lack variables that they were meant to get.
 
-    ``change`` is the `WorldChange` with the same facts as fields.
+    The message names the variables, and the files that hold them, if any. ``change`` is the `WorldChange` with the same
+    facts as fields.
     """
 
     def __init__(self, message: str, change: Change) -> None:
@@ -148,7 +149,7 @@ class RemoteError:
     line: int | None
     """Line of the cell, counted from 1, or of the file of an applied function; None if unknown."""
     place: str = ""
-    """Name of the file of an applied function, ``In[3]`` if a cell of the notebook defined it; empty for a cell."""
+    """Name of the file of an applied function, ``In[3]`` if a cell defined it; empty if `line` is the cell's."""
 
     @property
     def missing_name(self) -> str:

@@ -28,7 +28,7 @@ class Settings:
     """The settings that the user asked for, the same for every rank."""
 
     options: UpOptions
-    """The options as given, with the hostfile's variables, and with the changes that `rewire` and `sync` made since."""
+    """The options as given, with the hostfile's variables, and with later changes by `rewire` and `auto_sync`."""
     python: str
     python_here: str
     """The interpreter on the notebook's machine; `python` may be meant for other hosts only."""
@@ -42,21 +42,21 @@ class Settings:
     lease: float | None
     """Seconds that idle ranks stay when this process is gone or out of reach; None for no limit."""
     sync_limit: int | None = None
-    """Maximum bytes of the folder that are sent; None for the default."""
+    """Maximum number of bytes to send of the folder; None for the default."""
     sync_include: Sequence[str] = ()
-    """Patterns of files that are sent although they would otherwise be left out."""
+    """Patterns of files to send that would otherwise be left out."""
     folders: dict[str, str] = field(default_factory=dict)
     """Maps each host that has received the folder to the folder's path there."""
     attached_as: str = ""
-    """The name for `attach`; not the cluster's name if another notebook's cluster has that name."""
+    """The name for `attach`: the cluster's, unless another cluster has that name. Empty until it is chosen."""
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
     @classmethod
     def of(cls, options: UpOptions, hosts: Sequence[Host], backend: str, env: Mapping[str, str]) -> Settings:
         """The settings of ranks on `hosts`; `env` has the hostfile's variables.
 
-        Raises UsageError if this machine lacks the folder or the program, the backend is unknown or cannot be used, or
-        `save` is given without a lease.
+        Raises UsageError if this machine lacks the working folder or the interpreter, if the backend is unknown or
+        cannot be used, or if `save` is given without a lease.
         """
         others = any(not host.local for host in hosts)
         settings = cls(
@@ -94,7 +94,7 @@ class Settings:
         return plain
 
     def change(self, **options: Any) -> None:
-        """Give these options other values."""
+        """Change the values of these options."""
         self.options = replace(self.options, **options)
 
     def like(self) -> dict[str, object]:
@@ -129,12 +129,16 @@ class Settings:
 
     @property
     def python_named(self) -> bool:
-        """Whether the user named one interpreter for all hosts; if not, a host uses its own or the one of `setup`."""
+        """Whether the user named one interpreter for all hosts.
+
+        If not, a host for which none was named uses the environment of `setup` or, without one, the path of this
+        process's Python.
+        """
         return self.options.python is not None
 
     @property
     def cwd_named(self) -> bool:
-        """Whether the user named the working folder; if it is only the notebook's, another host may lack it."""
+        """Whether the user named the working folder. Otherwise it is the notebook's, which another host may lack."""
         return self.options.cwd is not None
 
 

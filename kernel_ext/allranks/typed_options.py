@@ -1,4 +1,4 @@
-"""How options are typed after a magic: `Typed` annotates a declared option with what its type does not say.
+"""How options are typed after a magic: `Typed` annotates a declared option with facts that its type does not give.
 
 Options are declared in two classes: `UpOptions` for ``%distributed up``, `CellOptions` for ``%%distributed``.
 """
@@ -33,7 +33,7 @@ class Typed:
 
 @cache
 def typed(declared: type) -> Mapping[str, tuple[Any, Typed]]:
-    """Map each option of this class that can be typed to its type and its `Typed`."""
+    """Map each option of the class `declared` that is annotated with a `Typed` to its type and its `Typed`."""
     hints = get_type_hints(declared, include_extras=True)
     return {
         name: (hint.__origin__, how)

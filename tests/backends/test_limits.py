@@ -92,6 +92,19 @@ loss, gradient = nn.value_and_grad(layer, lambda x: layer(x).sum())(mx.ones((1, 
 }
 
 
+def test_a_split_that_fails_in_a_group_of_one_rank_raises_mlxs_own_error(
+    mlx: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlx.core as mx
+
+    monkeypatch.setattr(mx.distributed.Group, "split", mx.distributed.Group.split)  # put back at the end
+    refused = RefusedOperations()
+    refused.install(mx)
+    refused.checks["split"] = lambda *_: None  # as for a group of one rank
+    with pytest.raises(RuntimeError, match="split"):
+        mx.distributed.init().split(0)
+
+
 @pytest.mark.parametrize("code", ASKED, ids=range(len(ASKED)))
 def test_a_ring_refuses_what_it_does_not_have(ring2: Cluster, code: str) -> None:
     expected = ASKED[code]

@@ -102,6 +102,16 @@ def test_a_macs_gpu_is_read_from_the_list_of_accelerators() -> None:
     assert _with_statistics(known, plistlib.dumps([])) == known
 
 
+def test_a_list_that_was_cut_off_leaves_the_figures_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "ioreg"
+    program.write_text("#!/bin/sh\necho '<?xml version=\"1.0\"?><plist><array><dict>'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert AppleGpu("Apple M3 Ultra", 412 * 10**9)() == Gpu("", "Apple M3 Ultra", memory=412 * 10**9)
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="where there is no ioreg")
 def test_a_mac_that_does_not_tell_leaves_its_figures_unknown() -> None:
     assert AppleGpu("Apple M3 Ultra", 412 * 10**9)() == Gpu("", "Apple M3 Ultra", memory=412 * 10**9)

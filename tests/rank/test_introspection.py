@@ -140,6 +140,16 @@ def test_plain_values_and_containers(shell: Any) -> None:
     assert "Type:      Trap" in inspected(shell, "trap")
 
 
+def test_a_plain_value_of_a_class_of_the_users_own_is_not_printed(shell: Any) -> None:
+    class Count(int):
+        def __repr__(self) -> str:
+            raise AssertionError("the user's own code was called")
+
+    shell.user_ns["count"] = Count(3)
+    assert "Type:      Count" in inspected(shell, "count")
+    assert "Value" not in inspected(shell, "count")
+
+
 def test_what_only_evaluation_could_tell_is_not_told(shell: Any) -> None:
     assert introspection.inspect(shell.user_ns, "trap.computed", 0) is None
     assert introspection.inspect(shell.user_ns, "nothing_like_it", 0) is None

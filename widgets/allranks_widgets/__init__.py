@@ -1,4 +1,4 @@
-"""The pictures of a world: each draws a Snapshot, without access to the cluster."""
+"""Pictures and recordings of a world, made from Snapshots and logged values without access to the cluster."""
 
 from typing import TYPE_CHECKING, Any
 

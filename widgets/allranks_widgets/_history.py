@@ -9,11 +9,11 @@ from allranks_backends.views import Snapshot
 
 SECONDS = 600
 MOST_LINKS = 128
-"""With more links than this, the rates of single links are not stored, only the average rate at which a rank sends."""
+"""With more links than this, the rates of single links are not stored."""
 
 
 class Columns(TypedDict):
-    """Lists over time, and lists of such lists. Rates are bytes a second; None means unknown."""
+    """Lists with an item for each second, and lists of such lists. Rates are bytes a second; None means unknown."""
 
     at: list[float]
     """Unix seconds."""
@@ -23,7 +23,7 @@ class Columns(TypedDict):
     ranks: list[list[int | None]]
     link_names: list[str]
     links: list[list[int | None]]
-    """In the order of ``link_names``."""
+    """Rates by link, in the order of ``link_names``."""
 
 
 class _Row(NamedTuple):
@@ -35,7 +35,7 @@ class _Row(NamedTuple):
 
 
 class RateHistory:
-    """Receives every Snapshot shown, and keeps the rates of the last Snapshot of each second."""
+    """Receives every Snapshot shown, and keeps the rates of the last Snapshot of each second, up to `SECONDS` rows."""
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 KEPT_BYTES = 4_000_000
 HEADS_KEPT = 50
-"""For at most this many cells, the first item is stored separately when it no longer fits into the limit."""
+"""For at most this many cells, the ``begin`` item is still stored once it no longer fits into the limit."""
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object."""

@@ -1,4 +1,4 @@
-"""The content of the pictures as tables, in text and HTML: shown without a front end and in a saved notebook."""
+"""The content of the pictures as tables in text and HTML, for display without a front end and in saved notebooks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def snapshot_text(snapshot: Snapshot) -> str:
 
 
 def snapshot_html(snapshot: Snapshot) -> str:
-    """Return the same tables as HTML without script, stylesheet or SVG, which an untrusted notebook removes."""
+    """Return the tables of status, links and operations as HTML that an untrusted notebook shows unchanged."""
     said = "".join(f'<div style="padding:4px 6px">{escape(sentence)}</div>' for sentence in _said(snapshot))
     return status_html(snapshot) + "".join(_html(table) for table in _tables(snapshot)) + said
 
@@ -43,12 +43,12 @@ def logged_html(curves: Curves) -> str:
 
 
 def human_rate(rate: float | None) -> str:
-    """Bytes a second for people, ``–`` if unknown."""
+    """Format bytes a second, such as ``1.5 GB/s``; ``–`` if unknown."""
     return UNKNOWN if rate is None else f"{human_bytes(rate)}/s"
 
 
 def human_bits(bits: float | None) -> str:
-    """Bits a second in the units used for interfaces, such as ``40 Gbit/s``; ``–`` if unknown."""
+    """Format bits a second in the units used for interfaces, such as ``40 Gbit/s``; ``–`` if unknown."""
     if bits is None:
         return UNKNOWN
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
@@ -58,7 +58,7 @@ def human_bits(bits: float | None) -> str:
 
 
 def human_seconds(seconds: float | None) -> str:
-    """Seconds for people, ``–`` if unknown."""
+    """Format seconds, such as ``1.5 ms`` or ``2.0 s``; ``–`` if unknown."""
     if seconds is None:
         return UNKNOWN
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
@@ -91,7 +91,7 @@ def _link_row(view: LinkView) -> tuple[str, ...]:
 
 
 def _operation_rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
-    """One row for each operation; times are means over the ranks that have them."""
+    """Return one row for each operation; its times are means over the ranks that timed it."""
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(op.op for rank in snapshot.ranks for op in rank.ops):
         ops = [op for rank in snapshot.ranks for op in rank.ops if op.op == name]

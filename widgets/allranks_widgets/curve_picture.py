@@ -1,9 +1,9 @@
 """Values that a cell logged, drawn as an SVG without script: it stays in a saved notebook and needs no kernel.
 
 There is one panel for each name, up to `MOST_PANELS`. The line is the mean over ranks, and the band reaches from their
-minimum to their maximum. If there are more steps than columns of about two pixels, both are over the steps of a
-column. Earlier runs are pale lines. If they have names, the newest is solid, others are dashed, and a legend below
-names them.
+minimum to their maximum. If there are more steps than columns of about two pixels, line and band are over all steps of
+a column. Earlier runs are pale lines. If they have names, these lines are solid, dashed or dotted (the newest is
+solid), and a legend below the panels names the runs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
 """Colours that can be read on a white and on a dark page: a picture does not know the page's colour."""
 NOT_FINITE = "#d0433b"
 HUGE, TINY = 1e299, 1e-290
-"""Values beyond `HUGE` are drawn as if they were not finite, and steps beyond it as `HUGE`: differences and sums stay
-finite. Values below `TINY` are drawn as 0."""
+"""Values beyond `HUGE` are drawn as if they were not finite, and steps beyond `HUGE` as `HUGE`, so that differences and
+sums stay finite. A curve is drawn as 0 if the magnitudes of all its values are below `TINY`."""
 ROUNDING = 1e-14
 """Values that differ by less than this share of their magnitude are drawn as equal."""
 PALE = f'stroke="{GRID}" stroke-opacity="0.7"'
 DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="1.5 4"')
-"""Dashes of the lines of earlier runs, the newest run first."""
+"""Dashes of the lines of earlier runs, used in turn, beginning with the newest run."""
 NOISY_FROM, NOISE = 40, 0.04
-"""A curve is smoothed if it has this many points, and the median difference between one point and the next is at least
-this share of its range."""
+"""A curve is smoothed if it has at least `NOISY_FROM` points, and the median difference between one point and the next
+is more than `NOISE` times its range."""
 WINDOWS = 20
 """The window of the smoothing is the number of points divided by this."""
 SAMPLE = 28
@@ -90,7 +90,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The bands drawn for some curves, and the curves that are not drawn."""
+    """The bands that are drawn for given curves, and which of the curves are not drawn."""
 
     bands: tuple[Band, ...]
     more: tuple[str, ...]
@@ -107,11 +107,11 @@ class Drawn:
         return cls(found, tuple(by_name)[MOST_PANELS:], len(curves.refused))
 
     def after(self, before: Mapping[str, Band]) -> Drawn:
-        """Return these curves as continuations of the earlier bands of the same names."""
+        """Return a copy in which each band continues the band of the same name in `before`."""
         return replace(self, bands=tuple(before[band.name].then(band) for band in self.bands))
 
     def text(self, heading: str) -> str:
-        """Return one line of text: each name with its first and its last value."""
+        """Return one line of text: each name with its first and its last value, and `heading`."""
         said = [*map(str, self.bands), *([f"{len(self.more)} more"] if self.more else [])]
         return f"{', '.join(said)} ({heading})"
 
@@ -126,7 +126,7 @@ class Drawn:
         """Return an SVG, with two columns of panels if there are several names.
 
         `heading` is above the panels. `before` has the bands of earlier runs by name, the newest last, and `run_names`
-        has the names of these runs. Until the run has `ended`, there is room for all steps of the earlier runs.
+        has the names of these runs. Until this run has `ended`, there is room for all steps of the earlier runs.
         """
         named = any(run_names)
         across = min(len(self.bands), 2)
@@ -149,7 +149,7 @@ class Drawn:
         said = _said(self.alternative(heading, run_names), 1000)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{said}" '
-            # Without a width of its own, it gets the width of the output; JupyterLab would cut a wider picture.
+            # Without a width, the SVG gets the width of the output; JupyterLab would cut a wider picture.
             f'viewBox="0 0 {WIDTH} {height}" font-family="system-ui,sans-serif" font-size="12" fill="{TEXT}">'
             f"{''.join(parts)}</svg>"
         )
@@ -264,10 +264,10 @@ def _is_noisy(band: Band) -> bool:
 
 
 def smoothed(values: Floats) -> Floats:
-    """Return the exponentially weighted mean up to each value, with a window of a twentieth of the values.
+    """Return the exponentially weighted mean up to each value, with a window of `len(values) / WINDOWS`, at least 2.
 
-    It begins again after each NaN. Each mean is divided by the sum of its weights, so the first ones are not biased
-    towards zero.
+    The mean begins again after a value that is not finite. It is divided by the sum of its weights, so the first means
+    are not biased towards zero.
     """
     keep = 1 - 2 / (max(len(values) / WINDOWS, 2) + 1)
     made = np.empty_like(values)
@@ -282,9 +282,10 @@ def smoothed(values: Floats) -> Floats:
 
 
 def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, float]:
-    """Return the lowest and the highest value to draw: of all values of the band, and of nearby values of earlier runs.
+    """Return the lowest and the highest value to draw: of all values of `band`, and of nearby values of earlier runs.
 
-    Until the run has `ended`, values within its magnitude count as nearby, since a new run has hardly any range yet.
+    A value is nearby if its distance from the band's range is at most the size of that range or, until the run has
+    `ended`, the magnitude of the band's values, since a new run has hardly any range yet.
     """
     known = np.isfinite(band.most)
     low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Logged values as curves that a page can draw: one for each name and rank, of limited length."""
+"""Logged values as curves that a page can draw: one curve of limited length for each name and rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LoggedRow = Sequence[Any]
 @dataclass
 class Curve:
     points: list[tuple[float, float]] = field(default_factory=list)
-    """Step and value. A step that goes back restarts the curve."""
+    """Step and value of each point. A step lower than the last one restarts the curve."""
     row: LoggedRow = ()
     """The newest row."""
 
@@ -65,14 +65,14 @@ class Curves:
                 self.refused.add(key)
 
     def _drop_older(self, row: LoggedRow, before: int) -> None:
-        """Drop curves of the same name on other ranks if they end in cell `before` (the earlier run) or earlier."""
+        """Drop other ranks' curves of the row's name if they end in cell `before` (the earlier run) or earlier."""
         rank, name = row[:2]
         for key, curve in list(self._curves.items()):
             if key[0] == name and key[1] != rank and curve.row[2] <= before:
                 del self._curves[key]
 
     def _thin(self, name: str, long: Curve) -> None:
-        """Drop every second step of the `long` curve on all ranks, so that each mean is over all ranks."""
+        """Drop every second step of `long` from all ranks' curves of `name`, so that each mean is over all ranks."""
         if len({step for step, _ in long.points}) < len(long.points):  # several points of one step, such as an epoch
             del long.points[1::2]
             return
@@ -80,7 +80,7 @@ class Curves:
         for (other, _), curve in self._curves.items():
             if other == name and len(curve.points) > MOST_POINTS // 2:  # a curve with few points has other steps
                 left = [point for point in curve.points if point[0] not in out]
-                if 2 * len(left) + 1 >= len(curve.points):  # a curve that would lose more than half has, too
+                if 2 * len(left) + 1 >= len(curve.points):  # a curve that would lose more than half has other steps
                     curve.points = left
 
     def by_name(self) -> dict[str, dict[int, Sequence[tuple[float, float]]]]:

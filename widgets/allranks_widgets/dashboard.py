@@ -76,7 +76,7 @@ def _style() -> str:
 
 
 class Dashboard(anywidget.AnyWidget):
-    """Pictures of one world, fed from one thread. `show` may be called often: it sends at most ten frames a second."""
+    """Pictures of one world. Any thread may call `show`, and often: it sends at most ten frames a second."""
 
     _esm = _front_end()
     _css = _style()
@@ -116,8 +116,8 @@ class Dashboard(anywidget.AnyWidget):
         _listen()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw ``snapshot``. If nothing changed, no frame is sent, only a heartbeat once a second. Within 0.1 s of the
-        last frame, ``snapshot`` is held back, and a later call of `show` or `flush` sends the newest Snapshot."""
+        """Draw ``snapshot``: send a frame if anything changed, and a heartbeat once a second in any case. Within 0.1 s
+        of the last frame, ``snapshot`` is held back: a later call of `show` or `flush` sends the newest Snapshot."""
         with self._lock:
             before, self.snapshot = self.snapshot, snapshot
             self._history.add(snapshot)
@@ -222,7 +222,7 @@ class Dashboard(anywidget.AnyWidget):
                     self._publish_tables(display_id, update=True)
 
     def _ipython_display_(self) -> None:
-        """Show two outputs: the pictures, and tables that they hide.
+        """Show two outputs: the pictures, and tables that the pictures hide. Outside a kernel, print the tables.
 
         A notebook opened again without its kernel shows an error in place of a widget, even if the same output has HTML
         (jupyterlab_widgets 3.0, in trusted notebooks).
@@ -279,7 +279,7 @@ def _widget_view(bundle: Any) -> tuple[dict[str, object] | None, str]:
 
 
 def _shell() -> object:
-    """Return the IPython shell of this process, None if there is none."""
+    """Return the IPython shell of this process; None if there is no shell."""
     try:
         from IPython.core.getipython import get_ipython
     except ImportError:
@@ -288,7 +288,7 @@ def _shell() -> object:
 
 
 def _changed(before: Snapshot, after: Snapshot) -> bool:
-    """Whether anything but elapsed time changed. A rank whose time in its state began again counts as changed."""
+    """Whether anything but elapsed time changed. A rank whose time in a state began again counts as changed."""
     if before.ranks != after.ranks:
         if len(before.ranks) != len(after.ranks):
             return True

@@ -1,8 +1,8 @@
-"""Snapshots, output and logged values as JSON lines: recordings, which a dashboard can replay without a cluster.
+"""Recordings: Snapshots, output and logged values as JSON lines. A dashboard can replay them without a cluster.
 
 A recording is a text file, gzipped if its name ends in ``.gz``. Each line is an object with ``at`` (Unix time in
 seconds) and one of ``frame`` (a Snapshot), ``output`` (items for `Dashboard.output`) and ``logged`` (rows for
-`Dashboard.logged`). Fields that have their default are left out; fields of newer versions are ignored.
+`Dashboard.logged`). Fields that have their default are left out, and a reader ignores fields of newer versions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Recorder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._file = _open(self.path, "wt")
-        self._lock = threading.Lock()  # one thread may feed it and another close it
+        self._lock = threading.Lock()  # one thread may call `show` while another calls `close`
 
     def show(self, snapshot: Snapshot) -> None:
         self._write({"at": snapshot.at, "frame": to_dict(snapshot)})
@@ -99,7 +99,7 @@ def _open(path: Path, mode: str) -> IO[str]:
 
 
 class Replay:
-    """A recording that a thread of its own shows in a dashboard."""
+    """Shows a recording in a dashboard, in a separate thread."""
 
     def __init__(self, path: str | Path, dashboard: Dashboard, speed: float = 1.0) -> None:
         if speed <= 0:
@@ -121,7 +121,7 @@ class Replay:
         self._thread.join()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most ``timeout`` seconds for the end; return whether it was reached."""
+        """Wait for the end of the replay, at most ``timeout`` seconds (None: no limit); return whether it has ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

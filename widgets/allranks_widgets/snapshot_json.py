@@ -1,4 +1,4 @@
-"""Snapshots as JSON, for pages, tables and recordings. Fields that have their default are left out; fields of newer
+"""Snapshots as JSON, for pages and recordings. Fields that have their default are left out, and fields of newer
 versions are ignored."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from allranks_backends.views import Snapshot
 
 OLD_NAMES = {"epoch": "generation", "seq": "number"}
-"""Maps the name of a field in recordings of version 0.1 to its present name."""
+"""Maps the names of fields in recordings of version 0.1 to their present names."""
 _NO_DEFAULT = object()
 
 
 def to_dict(value: object) -> Any:
-    """Return a (nested) dataclass of `plan` or `views` as JSON, without the fields that have their default."""
+    """Convert a value to JSON types. A dataclass becomes a dict without the fields that have their default."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, tuple):
@@ -37,7 +37,7 @@ def to_dict(value: object) -> Any:
 
 
 def from_dict(kind: Any, plain: Any) -> Any:
-    """Return ``plain`` as a ``kind``, a dataclass or the annotation of a field; the inverse of `to_dict`."""
+    """Convert ``plain`` to ``kind``, which is a dataclass or the annotation of a field; the inverse of `to_dict`."""
     origin = typing.get_origin(kind)
     if origin is types.UnionType or origin is typing.Union:
         return None if plain is None else from_dict(typing.get_args(kind)[0], plain)
@@ -53,7 +53,7 @@ def from_dict(kind: Any, plain: Any) -> Any:
 
 
 def to_json(snapshot: Snapshot) -> str:
-    """The Snapshot as one line of JSON."""
+    """Return the Snapshot as one line of JSON."""
     return json.dumps(to_dict(snapshot), separators=(",", ":"), ensure_ascii=False)
 
 

@@ -18,7 +18,7 @@ STATE_WIDTH = 60
 
 
 def human_bytes(n: float) -> str:
-    """Bytes for people, in powers of ten: 1 kB = 1e3, 1 MB = 1e6, 1 GB = 1e9 bytes."""
+    """Format a number of bytes with decimal units: 1 kB = 1e3, 1 MB = 1e6, 1 GB = 1e9, 1 TB = 1e12 bytes."""
     if abs(n) < 1000:
         return f"{n:.0f} B"
     for unit in ("kB", "MB", "GB", "TB"):
@@ -36,7 +36,7 @@ def status_text(snapshot: Snapshot) -> str:
 
 
 def status_html(snapshot: Snapshot) -> str:
-    """Return the same as HTML, without script or stylesheet, since untrusted notebooks must show it, light or dark."""
+    """Return a heading, a table and the notes as HTML. Untrusted notebooks show it: it has no script or stylesheet."""
     parts = [f'<div style="font-weight:bold;padding:2px 0">{escape(_head(snapshot))}</div>']
     if snapshot.ranks:
         views = list(_in_order(snapshot))

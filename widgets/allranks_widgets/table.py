@@ -1,4 +1,4 @@
-"""A table as text and as HTML without script, stylesheet or SVG, which an untrusted notebook removes."""
+"""Tables as text, and as HTML that an untrusted notebook shows unchanged: without script, stylesheet or SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check whether every host can abort blocked collectives, which re-forming a world in the same processes requires."""
+"""Check whether every host can abort blocked collectives. If not, a broken world needs new processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ULFM_SINCE = 5
 
 
 def applies(_: Sequence[HostFacts], asked: Asked) -> bool:
-    """Whether the requested backend can abort collectives on some hosts only."""
+    """Whether the requested backend can abort collectives on suitable hosts only."""
     return asked.backend in BACKENDS and BACKENDS[asked.backend].reform == "if abortable"
 
 

@@ -22,7 +22,7 @@ def _macs_among(hosts: Sequence[HostFacts], _: Asked) -> bool:
 
 
 def _tried(hosts: Sequence[HostFacts], _: Asked) -> bool:
-    """Whether hosts have tried to reach each other. They do so only once ranks have started."""
+    """Whether hosts have tried to reach each other: the doctor's trial start does this once ranks have started."""
     return any(host.reaches for host in hosts)
 
 
@@ -74,7 +74,7 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 def examine(hosts: Sequence[HostFacts], asked: Asked) -> tuple[list[Finding], list[str]]:
     """Return the findings, errors first, and the descriptions of the checks that were run.
 
-    A host with `HostFacts.trouble` was not reached: its only finding is the one about ssh.
+    A host with `HostFacts.trouble` was not reached: only the ssh check applies to it.
     """
     findings = list(ssh.logs_in(hosts, asked))
     reached = [host for host in hosts if not host.trouble]

@@ -14,7 +14,7 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem of one host or of several."""
+    """One problem of one or several hosts."""
 
     severity: Severity
     host: str
@@ -44,7 +44,7 @@ Rule = Callable[[Sequence[HostFacts], Asked], Iterable[Finding]]
 
 @dataclass(frozen=True)
 class Check:
-    """A rule, when it applies, and what it checks (in the wording of ``checked: ...``)."""
+    """A rule, whether it applies to given hosts, and what it checks, as the doctor lists it after ``Checked:``."""
 
     looks_at: str
     rule: Rule

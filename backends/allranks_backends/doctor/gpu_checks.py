@@ -1,4 +1,4 @@
-"""Check what keeps MLX from using the GPUs."""
+"""Checks for problems that keep MLX from using NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def gpus(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
 
 
 def _seen(visible: str, there: int) -> int:
-    """Return how many of the host's GPUs CUDA_VISIBLE_DEVICES shows: CUDA stops at the first entry that it does not
-    know."""
+    """Return how many of the host's `there` GPUs are listed in `visible`, its CUDA_VISIBLE_DEVICES. CUDA ignores the
+    entries from the first unknown entry on."""
     known = [
         (each.isdecimal() and int(each) < there) or each.startswith(("GPU-", "MIG-"))
         for each in map(str.strip, visible.split(","))

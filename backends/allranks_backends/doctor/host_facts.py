@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "date": "date +%s",
     "python": "{python} -c {probe} {names}",
     "login python": '"${SHELL:-sh}" -lc "command -v python3; command -v python"',
-    "interfaces": '[ "$(uname -s)" = Darwin ] || ip -j addr',  # a Mac is asked for ifconfig below
+    "interfaces": '[ "$(uname -s)" = Darwin ] || ip -j addr',  # on a Mac, see "mac ifconfig"
     "environment": "env",
     "open files": "ulimit -n",
     "disk": 'd=${TMPDIR:-/tmp}; [ -d "$d" ] || d=/tmp; df -Pk "$d"',
@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "power": _MAC + "pmset -g",
     **{f"mac {name}": _MAC + command for name, command in thunderbolt_ports.COMMANDS.items()},
 }
-"""Shell command by name. The caller replaces the ``{placeholders}`` with quoted values."""
+"""Shell commands by name. The caller replaces the ``{placeholders}`` with quoted values."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Asked:
     """Name of the backend, or ``auto``."""
     python: str = "python3"
     python_named: bool = False
-    """Whether the user named `python`, which then holds for all hosts."""
+    """Whether the user named `python`, which then applies to all hosts whose hostfile entry names no interpreter."""
     cwd: str = ""
     """The working folder of the ranks; empty if the user named none."""
     ranks_per_host: int = 1
@@ -55,7 +55,7 @@ class Asked:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions in the notebook: of ``python`` and of the packages that must be the same on every host."""
     mpirun: str = ""
-    """Path of the notebook's mpirun, which starts all ranks; empty if there is none."""
+    """Path of the notebook's mpirun, which would start all ranks of an MPI world; empty if there is no mpirun."""
     mpirun_fails: str = ""
     """The error message of mpirun if it could not start one process, else empty."""
     prted: str = ""
@@ -66,11 +66,11 @@ class Asked:
     """Open MPI settings in the notebook's environment, named without ``OMPI_MCA_``; mpirun passes them to all ranks."""
 
     def python_of(self, host: str) -> str:
-        """Return the interpreter named for this host, or else the one for all hosts."""
+        """Return the interpreter named for this host, or else `python`, for all hosts."""
         return next((each.python for each in self.ranks if each.name == host and each.python), self.python)
 
     def folder_of(self, host: str) -> str:
-        """Return the working folder named for this host, or else the one for all hosts; empty if none was named."""
+        """Return the working folder named for this host, or else `cwd`, for all hosts; empty if neither is set."""
         return next((each.cwd for each in self.ranks if each.name == host and each.cwd), self.cwd)
 
     def wants_environment(self, host: str) -> bool:
@@ -83,7 +83,7 @@ class Asked:
         return bool(here) and str(python["python"]).split(".")[:2] != here.split(".")[:2]
 
     def differing(self, python: Json) -> dict[str, tuple[str, str]]:
-        """Map each package that differs to its versions here and there; `python` is the output of `probe_python.py`."""
+        """Map each differing package to its versions in the notebook and in `python` (output of `probe_python.py`)."""
         there = {name: str(python["packages"].get(name, "")) for name in self.versions}
         return {
             name: (mine, there[name])
@@ -159,13 +159,13 @@ class HostFacts:
     not_in_place_fix: str = ""
     """The fix for `not_in_place`; empty if none is known."""
     gpus: tuple[str, ...] = ()
-    """As ``nvidia-smi -L`` lists them."""
+    """The NVIDIA GPUs: one line of ``nvidia-smi -L`` for each."""
     sleeps: str = ""
     """The line of ``pmset -g`` that sets when the Mac goes to sleep; empty if it never does."""
     mac: Mac | None = None
     """The Mac and its Thunderbolt ports; None if the host is not a Mac, or if a command's output cannot be parsed."""
     reaches: Mapping[str, Reach] = field(default_factory=dict)
-    """Result of connecting to each other host, by that host's name."""
+    """By name of another host, the result of connecting to it."""
 
     @property
     def is_mac(self) -> bool:
@@ -173,7 +173,7 @@ class HostFacts:
 
 
 Told = Callable[[str], str]
-"""Returns the output, or the error message, of the command with this name; empty if there is none."""
+"""Returns the output, or the error message, of the command with the given name; empty if there is no such text."""
 
 
 def facts_of(name: str, local: bool, told: Told, complained: Told, between: tuple[float, float]) -> dict[str, Any]:

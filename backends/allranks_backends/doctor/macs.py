@@ -35,7 +35,7 @@ def systems(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
 
 
 def thunderbolt(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """Report discovery's notes on ports and cables. They can keep JACCL from running; they slow a ring at most."""
+    """Report discovery's notes on ports and cables and, if RDMA is needed, ports with a cable but no IPv4 address."""
     macs = [host.mac for host in hosts if host.mac is not None and host.mac.ports]
     joined = cables.find_cables(macs)
     layout = cables.layout_of(macs)

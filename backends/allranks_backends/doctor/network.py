@@ -58,8 +58,8 @@ def _differently(hosts: Sequence[HostFacts], name: str, seen: Mapping[str, tuple
 def _entry(host: HostFacts, name: str, addresses: Sequence[str]) -> tuple[str, str]:
     """Return the command that gives `name` these addresses in /etc/hosts, and the host to run it on.
 
-    The command writes the file in place, since it may be a mount. Other names on the same line stay: many systems have
-    ``127.0.0.1 localhost host1``.
+    If no command can be given, returns advice in words and "". The command writes to the same file, since /etc/hosts
+    may be a mount. It keeps other names on the same line: many systems have ``127.0.0.1 localhost host1``.
     """
     if not addresses or not re.fullmatch(r"[\w.-]+", name):  # a host name may contain any character
         return f"give {name} its address in /etc/hosts", ""
@@ -136,7 +136,7 @@ def interfaces(hosts: Sequence[HostFacts], _: Asked) -> Iterator[Finding]:
 
 
 def _doubled(host: HostFacts) -> Iterator[Finding]:
-    """Report two interfaces with addresses in one network: replies leave through the wrong interface."""
+    """Report two interfaces with addresses in one network, since replies leave through only one of them."""
     seen: dict[IPv4Network, tuple[str, IPv4Interface]] = {}
     for interface in host.interfaces:
         for address in interface.addresses:

@@ -1,7 +1,7 @@
 """Runs on a host under the Python that is to run ranks, whatever its version; no package needs to be installed.
 
-``probe NAME...`` prints, as one line of JSON, versions, libraries and the addresses to which each host name resolves
-there.
+With host names as arguments, it prints one line of JSON: versions, which libraries load, and the addresses to which
+these names and its own host name resolve there.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from .host_facts import Asked, HostFacts
 LEAST = 8 << 20
 """Bytes of free disk space below which a host process refuses to start ranks."""
 ROOM = 64 << 20
-"""Bytes of disk space for the folders and logs of a host's ranks, and for the checkpoints of a restart."""
+"""Bytes of free disk space needed for the folders and logs of a host's ranks, and for checkpoints of a restart."""
 FOR_ENVIRONMENT = 2 << 30
 """Bytes that an environment made by `setup` takes, including files unpacked during installation."""
 

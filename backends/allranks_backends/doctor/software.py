@@ -38,7 +38,7 @@ def same_versions(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]
 
 
 def _setup(hosts: Sequence[HostFacts], asked: Asked) -> str:
-    """Return the one command that makes an environment on all hosts that need one."""
+    """Return the command that makes an environment on all remote hosts that need one."""
     wanting = [
         host.name
         for host in hosts

@@ -1,4 +1,4 @@
-"""Check that the RDMA devices listed in a hostfile are the two ends of cables, in the same order at both ends."""
+"""Check that a hostfile lists, for every two ranks, the RDMA devices at both ends of each cable, in one order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .finding import Finding, sentence_and_fix
 from .host_facts import Asked, HostFacts
 
 PORT = 20_000
-"""A placeholder port, since the plan is only checked: nothing listens on it."""
+"""The first of a rank's placeholder ports: the plan is only checked, and nothing listens on them."""
 End = tuple[int, str]
 """Index of a Mac, and the RDMA device of one of its ports."""
 Ends = Mapping[End, End]
@@ -97,7 +97,7 @@ def _between(
 
 
 def _idle(ranks: Sequence[Host]) -> Iterator[Finding]:
-    """Note devices that stay unused: MLX uses as many between every pair as the pair with the fewest has (0.32.4)."""
+    """Report unused devices: between every pair, MLX uses as many as the pair with the fewest devices has (0.32.4)."""
     counts = {(rank, peer): len(_entry(ranks[rank], peer)) for rank, peer in combinations(range(len(ranks)), 2)}
     joined = {pair: count for pair, count in counts.items() if count}
     fewest = min(joined.values(), default=0)

@@ -1,5 +1,5 @@
-"""What machines can run: this machine, and Linux hosts joined by Ethernet.
+"""What machines can run: this machine, and hosts joined by Ethernet.
 
-Called by: ``registry`` and ``allranks.discovery``.
-May call: ``runtimes``, ``thunderbolt``, ``plan``.
+Called by: ``registry``, the doctor and ``allranks.discovery``.
+May call: ``runtimes``, ``thunderbolt``, ``plan``, ``protocol``.
 """

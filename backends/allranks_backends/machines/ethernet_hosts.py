@@ -1,6 +1,6 @@
-"""Hosts joined by Ethernet: addresses, interface speeds, GPUs and the NVLinks between them. Pure.
+"""Hosts joined by Ethernet: addresses, interface speeds, GPUs and the NVLinks between GPUs. Pure.
 
-For Linux hosts. A Mac among them counts as a host without GPUs, at its addresses on en0 and en1.
+Most of this is for Linux hosts. A Mac counts as a host without NVIDIA GPUs, with its addresses on en0 and en1.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Server:
     """By pair of GPUs: ``NV18`` for 18 NVLinks, else the PCIe path: ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS``."""
     mpirun: str = ""
     reached: str = ""
-    """The address at which ssh reached it, for a Mac the one of en0 or en1; empty if unknown."""
+    """The address at which ssh reached it, or a Mac's address on en0 or else on en1; empty if unknown."""
     system: str = "Linux"
 
     def in_network(self, network: IPv4Network) -> InterfaceAddress | None:
@@ -82,10 +82,10 @@ def server_of(mac: Mac) -> Server:
 
 
 def common_network(servers: Sequence[Server]) -> IPv4Network | None:
-    """Return the network that all hosts share and whose slowest interface is the fastest; None if they share none.
+    """Return the fastest network that all hosts share, by its slowest interface; None if they share none.
 
-    Among equally fast networks, the first one of the first host is taken. A network in which two hosts have the same
-    address does not count: it is a bridge of containers, which exists on every host and joins no hosts.
+    Among equally fast networks, it is the first one of the first host. A network in which two hosts have the same
+    address does not count: it is a bridge for containers, which exists on every host and joins no hosts.
     """
     shared = []
     for each in servers[0].interfaces if servers else ():
@@ -122,7 +122,7 @@ def notes(servers: Sequence[Server]) -> list[str]:
 
 
 def _interfaces(text: str, speeds: Mapping[str, float]) -> Iterator[InterfaceAddress]:
-    """Parse the addresses, without loopback and the bridges that Docker and libvirt make on each host."""
+    """Yield the addresses in the output of ``ip``, except of loopback and of bridges made by Docker or libvirt."""
     for found in re.finditer(r"^\d+: (\S+)\s+inet (\S+)", text, re.MULTILINE):
         if found[1] != "lo" and not found[1].startswith(("docker", "virbr", "br-")):
             yield InterfaceAddress(found[1], IPv4Interface(found[2]), speeds.get(found[1]))

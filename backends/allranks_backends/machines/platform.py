@@ -1,4 +1,4 @@
-"""What this machine can run, as reported by mlx without joining a world."""
+"""What this machine can run, found out without joining a world."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from allranks_backends.runtimes.mpi import find_mpirun, loads, mpi_library
 def this_platform(mpirun: str | None = None) -> Platform:
     """Return this machine's ``Platform``, in about 0.2 s. ``mpirun`` is a path that the user named, if any.
 
-    MLX for CUDA starts the CUDA driver in this process: do not fork ranks from it afterwards. Raises BackendError if
-    MLX cannot be imported.
+    MLX for CUDA starts the CUDA driver in this process, so this process must not fork ranks afterwards. Raises
+    BackendError if MLX cannot be imported.
     """
     try:
         import mlx.core as mx  # imported here, so that planning for other machines needs no mlx
@@ -42,7 +42,7 @@ def this_platform(mpirun: str | None = None) -> Platform:
 
 
 def import_advice(error: str) -> str:
-    """Return advice for an import of MLX that failed with `error`; empty if there is none.
+    """Return advice for an import of MLX that failed with `error`; empty if there is no advice.
 
     MLX for CUDA (0.32.4) allocates memory through the driver on import, so the import fails without a driver.
     """

@@ -24,13 +24,13 @@ from .jaccl_wires import (
 from .placement_checks import described, needs_address, needs_ports, new_plan, one_connection
 
 MESH_MAX_RANKS = 8
-"""``MESH_MAX_PEERS`` in mlx's ``jaccl/mesh_impl.h`` (0.32)."""
+"""Most ranks in a mesh: ``MESH_MAX_PEERS`` in mlx's ``jaccl/mesh_impl.h`` (0.32)."""
 FIRST_MACOS = (26, 2)
 
 
 @dataclass(frozen=True)
 class Jaccl:
-    """``jaccl``, a cable between every two Macs, or ``jaccl-ring``, cables to the two neighbours."""
+    """``jaccl``, with a cable between every two Macs, or ``jaccl-ring``, with cables between neighbours only."""
 
     ring: bool = False
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter"} | POINT_TO_POINT
@@ -57,7 +57,7 @@ class Jaccl:
         return self.ring
 
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
-        """See ``Backend.why_not``. RDMA devices are not checked: ``is_available`` only tests if the library loads."""
+        """See ``Backend.why_not``. Devices are not checked: ``is_available`` only says whether the library loads."""
         needs = f"{self.name} needs macOS 26.2 or later on Apple silicon with RDMA over Thunderbolt"
         on_mac = platform.system == "Darwin"
         if not on_mac and not platform.available.get("jaccl"):
@@ -73,11 +73,11 @@ class Jaccl:
         return None
 
     def ports(self, connections: int, addresses: int) -> int:
-        """Return 1, the port at which rank 0 acts as the coordinator; see ``Backend.ports``."""
+        """Return 1: rank 0, the coordinator, listens on one port. See ``Backend.ports``."""
         return 1
 
     def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
-        """See ``Backend.plan``. The device matrix is ``Host.rdma`` of each rank, one row a rank."""
+        """See ``Backend.plan``. The ``Host.rdma`` of each rank is its row of the device matrix."""
         plan = new_plan(self.name, placements, generation, connections)
         one_connection(plan, "its wires are the devices the hostfile lists for each pair of ranks")
         self._check_size(plan)
@@ -96,12 +96,12 @@ class Jaccl:
         """See ``Backend.wiring``.
 
         The ranks meet at a coordinator, as with ``mlx.launch``. ``init(backend="jaccl", all_gather_factory=f)`` would
-        need no coordinator. ``init`` holds the GIL, but our own gather would release it while it waits, so it could use
-        the lifeline. We do not use it, for two reasons. mlx 0.32 calls the gather only after it has opened the devices
-        and made their queue pairs, so the gather cannot be tested without RDMA. And the group stores our Python
-        function, and drops it on whichever thread destroys the group, with or without the GIL. The gain would be one
-        port of rank 0. The Macs know that rank's address anyway, since each Thunderbolt port with a cable needs an IPv4
-        address.
+        need no coordinator: a gather function of ours could use the lifeline. ``init`` holds the GIL, but our function
+        would release the GIL while it waits. We pass no such function, for two reasons. mlx 0.32 calls it only after
+        ``init`` has opened the devices and made their queue pairs, so it cannot be tested without RDMA. And the group
+        stores this Python function, and drops it on the thread that destroys the group, with or without the GIL. The
+        gain would be one port of rank 0. The Macs know the address of rank 0 anyway, since each Thunderbolt port with a
+        cable needs an IPv4 address.
         """
         first = plan.placements[0]
         file = f"devices-{plan.generation}.json"
@@ -150,7 +150,7 @@ class Jaccl:
 
 
 def _row(host: Host, size: int) -> list[str | list[str] | None]:
-    """Return one row in JACCL's format: each entry is null, a name, or a list of names."""
+    """Return a host's row of the device matrix in JACCL's format: each entry is null, a name, or a list of names."""
     row = [named(entry) for entry in host.rdma[:size]]
     return [None if not names else names[0] if len(names) == 1 else list(names) for names in row]
 
@@ -180,7 +180,7 @@ def _check_shape(plan: WorldPlan) -> None:
 
 
 def is_new_enough(release: str) -> bool:
-    """Whether macOS ``release`` may have RDMA; an unknown release counts as yes, since loading the library decides."""
+    """Whether macOS ``release`` may have RDMA. True if it cannot be parsed, since loading the library decides then."""
     try:
         version = tuple(int(part) for part in release.split(".")[:2])
     except ValueError:

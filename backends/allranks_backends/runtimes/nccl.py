@@ -14,13 +14,13 @@ from allranks_backends.protocol import REDUCTIONS, BackendError
 from .placement_checks import needs_address, needs_ports, new_plan, one_connection, same_host
 
 SHARE = "NCCL_MULTI_RANK_GPU_ENABLE"
-"""NCCL's own switch for several ranks on one GPU, experimental. NCCL 2.30 and later read it; older versions refuse."""
+"""NCCL's own, experimental switch for several ranks on one GPU. Versions before NCCL 2.30 refuse to share a GPU."""
 CONNECTS_LATE = "NCCL_RUNTIME_CONNECT"
-"""Whether NCCL allocates the memory of its connections only at the first collective, which is NCCL's default.
+"""NCCL's switch for allocating the memory of connections only at the first collective, which is NCCL's default.
 
-If arrays have filled the GPU by then, that collective fails and MLX ends every rank with ``unhandled cuda error``. If
-it is allocated while the world is formed, two ranks on one H200 need 1 GB and 0.3 s for it, and the first collective is
-0.3 s faster.
+If arrays have filled the GPU by then, that collective fails, and MLX ends every rank with ``unhandled cuda error``.
+With 0, NCCL allocates this memory while the world is formed. For two ranks on one H200, that takes 1 GB and 0.3 s, and
+the first collective is 0.3 s faster.
 """
 
 
@@ -31,10 +31,10 @@ class NCCL:
     name: str = "nccl"
     operations: frozenset[str] = REDUCTIONS | {"all_gather", "sum_scatter", "split"}
     neighbours_only: bool = False
-    # MLX_NCCL_TYPE_LIST in mlx's nccl.cpp (0.32) leaves these out.
+    # MLX_NCCL_TYPE_LIST in mlx's nccl.cpp (0.32) does not have these.
     no_dtypes: frozenset[str] = frozenset({"bool", "int16", "uint16", "complex64"})
     no_reduced: frozenset[str] = frozenset()
-    # mlx ends the process with exit(1) at the first error of an NCCL call, so there is nothing left to join again.
+    # mlx ends the process with exit(1) at the first error of an NCCL call, so no process is left to join a world.
     reform: Literal["in place", "if abortable", "restart"] = "restart"
     breakable: bool = False
     revocable: bool = False
@@ -65,7 +65,7 @@ class NCCL:
         return None
 
     def ports(self, connections: int, addresses: int) -> int:
-        """One, used by rank 0; see ``Backend.ports``."""
+        """Return 1: rank 0 listens on one port. See ``Backend.ports``."""
         return 1
 
     def plan(self, placements: Sequence[Placement], *, generation: int = 1, connections: int = 1) -> WorldPlan:
@@ -92,7 +92,7 @@ class NCCL:
         )
 
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
-        """Return a link between every pair, since NCCL chooses among them; see ``Backend.links``.
+        """Return a link between every pair of ranks, since NCCL may use any of them; see ``Backend.links``.
 
         Within a host, a link is NVLink or PCIe; the plan cannot know which.
         """
@@ -123,14 +123,14 @@ class NCCL:
 
 
 def device(placement: Placement) -> str:
-    """Return the rank's ``CUDA_VISIBLE_DEVICES``: the name of one of ``Host.cuda``, or an index if that is empty."""
+    """Return the rank's ``CUDA_VISIBLE_DEVICES``: its entry of ``Host.cuda``, or `local_rank` if that is empty."""
     return placement.host.cuda[placement.local_rank] if placement.host.cuda else str(placement.local_rank)
 
 
 def shared(devices: Sequence[str], environ: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    """Return `devices`, repeated in turn for all `ranks` if `environ` tells NCCL to share GPUs; else each device once.
+    """Return ``Host.cuda`` for a host with these `devices`: one entry for each rank that may run there.
 
-    An entry of ``Host.cuda`` is for one rank: a device that is listed twice is for two ranks.
+    Each device appears once. If `environ` tells NCCL to share GPUs, devices repeat until there are `ranks` entries.
     """
     own = tuple(dict.fromkeys(devices))
     if environ.get(SHARE, "0") in ("", "0"):
@@ -141,8 +141,8 @@ def shared(devices: Sequence[str], environ: Mapping[str, str], ranks: int) -> tu
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return ``Host.cuda`` for a host whose environment is ``environ``; empty if the environment selects no devices.
 
-    On a shared machine, ``CUDA_VISIBLE_DEVICES=2,3`` says which devices are ours; counting from 0 would take devices of
-    other users.
+    On a shared machine, ``CUDA_VISIBLE_DEVICES=2,3`` says which devices are ours. If ranks counted from 0, they would
+    take devices of other users.
     """
     chosen = environ.get("CUDA_VISIBLE_DEVICES", "")
     return tuple(name.strip() for name in chosen.split(",") if name.strip())

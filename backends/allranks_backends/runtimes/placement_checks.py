@@ -11,7 +11,10 @@ from allranks_backends.protocol import BackendError
 
 
 def new_plan(backend: str, placements: Sequence[Placement], generation: int, connections: int) -> WorldPlan:
-    """Return a plan. Raises BackendError unless its ranks are 0 to size-1 in order and `connections` is at least 1."""
+    """Return a plan.
+
+    Raises BackendError if there is no rank, if the ranks are not 0 to size-1 in order, or if `connections` is below 1.
+    """
     if not placements:
         raise BackendError("A world needs at least one rank: %distributed up -n 1")
     ranks = [placement.rank for placement in placements]
@@ -23,23 +26,23 @@ def new_plan(backend: str, placements: Sequence[Placement], generation: int, con
 
 
 def one_connection(plan: WorldPlan, instead: str) -> None:
-    """Raise BackendError if ``--connections`` was given to a backend without it. `instead` says what sets these."""
+    """Raise BackendError if ``--connections`` is not 1: the backend lacks this option. `instead` tells the user why."""
     if plan.connections != 1:
         raise BackendError(f"{plan.backend} has no --connections: {instead}. Leave the option out.")
 
 
 def host_names(plan: WorldPlan) -> tuple[str, ...]:
-    """The distinct host names, in order of their first rank."""
+    """Return the distinct host names, in the order of each host's first rank."""
     return tuple(dict.fromkeys(placement.host.name for placement in plan.placements))
 
 
 def on_one_host(plan: WorldPlan) -> bool:
-    """Whether all ranks are on one host. Names are compared, since entries of one host may differ in RDMA rows."""
+    """Whether all ranks are on one host. Only names count, since hostfile entries of a host may differ in RDMA rows."""
     return len(host_names(plan)) == 1
 
 
 def login_and_port(name: str) -> tuple[str, int | None]:
-    """Split ``user@host:2222`` into ``user@host`` and the port. The port is None without one, as in an IPv6 address."""
+    """Split ``user@host:2222`` into ``user@host`` and the port; the port of other names and IPv6 addresses is None."""
     login, colon, port = name.rpartition(":")
     return (login, int(port)) if colon and port.isdigit() and ":" not in login else (name, None)
 
@@ -50,18 +53,18 @@ def bare_name(name: str) -> str:
 
 
 def known_as(name: str) -> str:
-    """Return the name under which known_hosts lists ``user@host:2222``: ``[host]:2222``."""
+    """Return the name of ``user@host:2222`` in known_hosts: ``[host]:2222``, or ``host`` without a port or with 22."""
     host, port = bare_name(name), login_and_port(name)[1]
     return host if port in (None, 22) else f"[{host}]:{port}"
 
 
 def described(placement: Placement) -> str:
-    """``rank 1 (mac2)``."""
+    """Return ``rank 1 (mac2)``, as messages call the rank."""
     return f"rank {placement.rank} ({placement.host.name})"
 
 
 def needs_address(plan: WorldPlan, placement: Placement) -> None:
-    """Raise BackendError if this rank's host has no address, an IPv6 address, or, in a world of several hosts, a
+    """Raise BackendError if the host of this rank has no address, an IPv6 address, or, in a world of several hosts, a
     loopback address."""
     host = placement.host
     if not host.addresses:

@@ -42,11 +42,11 @@ class Ring:
         return None
 
     def ports(self, connections: int, addresses: int) -> int:
-        """One for each connection to each address; see ``Backend.ports``.
+        """Return one port for each connection to each address; see ``Backend.ports``.
 
         Connections cost time when a world is formed: mlx 0.32 listens on a port only once the previous port is
-        connected, so the neighbour's first attempt is mostly refused, and it waits 1 s. With 4 connections, two ranks
-        took 3 s and four ranks 5 s.
+        connected, so the neighbour's first attempt is mostly refused, and the neighbour waits 1 s before the next. With
+        4 connections, two ranks took 3 s and four ranks 5 s.
         """
         return connections * addresses
 
@@ -67,13 +67,13 @@ class Ring:
     def wiring(self, plan: WorldPlan, rank: int) -> Wiring:
         """See ``Backend.wiring``.
 
-        A world of one rank gets no hostfile: given one, mlx 0.32 would connect to itself until it gives up after 31 s;
-        without one, ``init`` returns the group of one rank at once.
+        A world of one rank gets no hostfile. With a hostfile, mlx 0.32 would try to connect to itself and give up after
+        31 s. Without a hostfile, ``init`` returns the group of one rank at once.
         """
         env = {"MLX_RANK": str(rank)}
         if plan.size == 1:
             return Wiring(env)
-        # A file name for each generation, so that no rank can read the file of the previous world.
+        # Each generation has its own file name, so that no rank can read the file of the previous world.
         file = f"ring-{plan.generation}.json"
         nodes = [list(_endpoints(plan, placement)) for placement in plan.placements]
         return Wiring(env | {"MLX_HOSTFILE": "{dir}/" + file}, {file: json.dumps(nodes)})
@@ -96,7 +96,7 @@ class Ring:
 
 
 def neighbours(size: int) -> tuple[tuple[int, int], ...]:
-    """Every (rank, neighbour) of a ring, right neighbours first; each pair once, even with two ranks."""
+    """Return every (rank, neighbour) of a ring, right neighbours first; each pair once, even with two ranks."""
     pairs = [(rank, (rank + step) % size) for step in (1, -1) for rank in range(size)]
     return tuple(dict.fromkeys((source, target) for source, target in pairs if source != target))
 

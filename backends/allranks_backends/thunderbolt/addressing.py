@@ -1,7 +1,7 @@
 """An IPv4 network for each Thunderbolt cable, and the commands that set it up. Pure: nothing is run here.
 
-The networks and commands are those of ``mlx.distributed_config --auto-setup``: blocks of four addresses from
-192.168.0.0 on. If a host is already in one of these networks, all blocks move to another private range.
+``mlx.distributed_config --auto-setup`` would set up the same networks with the same commands: blocks of four addresses
+from 192.168.0.0 on. If a host is already in one of these networks, all blocks move to another private range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Addressing:
     """The address of each end of each cable."""
 
     ends: Mapping[tuple[int, int], tuple[Address, ...]]
-    """As in `Layout.addresses`: for each pair of hosts, the ends on the first host of its cables to the second."""
+    """As in `Layout.addresses`: for each pair of hosts, the first host's ends of the cables between them."""
     moved: str = ""
     """Sentence that says which hosts already use the networks that mlx would take; empty if no host does."""
 
@@ -76,7 +76,7 @@ def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]
                 if now is not None and str(now) == f"{address}/{PREFIX}":
                     continue
                 lines.append(f"sudo ifconfig {interface} inet {address} netmask {NETMASK}")
-                # If macOS has reached the peer before, for example over the bridge, its route must be changed.
+                # If macOS has reached the peer before, for example over the bridge, it must change the old route.
                 route = f"{there} -interface {interface}"
                 lines.append(f"sudo route change {route} || sudo route add {route}")
         if lines:
@@ -94,7 +94,7 @@ def _taken(macs: Sequence[Mac]) -> Iterator[tuple[str, str, IPv4Network]]:
 
 
 def _places() -> Iterator[IPv4Address]:
-    """Yield addresses at which the blocks could begin, first the address that mlx uses."""
+    """Yield addresses at which the blocks could begin; the first is the address that mlx uses."""
     yield from (IPv4Address(f"192.168.{third}.0") for third in range(0, 256, 64))
     yield from (IPv4Address(f"172.{second}.0.0") for second in range(31, 15, -1))
     yield from (IPv4Address(f"10.{second}.0.0") for second in range(255, -1, -1))

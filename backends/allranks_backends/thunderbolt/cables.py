@@ -14,7 +14,7 @@ from .thunderbolt_ports import Mac, Port
 PERMUTED = 8
 """Up to this many Macs, every ring is tried to find the one that needs the fewest new cables."""
 BESIDE_ETHERNET = "en2"
-"""A Mac Studio's port beside Ethernet, which has no RDMA (exo #1543, #1551)."""
+"""Interface of a Mac Studio's Thunderbolt port beside the Ethernet port: it has no RDMA (exo #1543, #1551)."""
 
 Pair = tuple[int, int]
 
@@ -24,7 +24,7 @@ class Cable:
     """A connection from a port of one Mac to a port of another."""
 
     one: int
-    """Index of a Mac."""
+    """Index of the Mac at one end; `other` is the index of the Mac at the other end."""
     port: Port
     other: int
     other_port: Port
@@ -94,7 +94,7 @@ def layout_of(macs: Sequence[Mac]) -> mlx_config.Layout:
 
 
 def missing_in_ring(macs: Sequence[Mac], cables: Sequence[Cable]) -> list[Pair]:
-    """Return the pairs yet to be joined for a ring through all Macs; for up to `PERMUTED` Macs, the fewest possible."""
+    """Return the pairs yet to be joined for a ring through all Macs. Up to `PERMUTED` Macs, they are the fewest."""
     size, joined = len(macs), _joined(cables)
     if size < 2:
         return []
@@ -116,9 +116,9 @@ def can_mesh(macs: Sequence[Mac]) -> bool:
 
 
 def proposals(macs: Sequence[Mac], cables: Sequence[Cable], pairs: Iterable[Pair]) -> list[str]:
-    """Return instructions for joining these pairs, one for each pair.
+    """Return instructions for joining these pairs of Macs, one for each pair.
 
-    They name free ports, ports with RDMA first, and no port twice.
+    Instructions for new cables name free ports, if there are any: ports with RDMA first, and no port twice.
     """
     free = {index: _free_ports(mac) for index, mac in enumerate(macs)}
     return [_proposal(macs, cables, pair, free) for pair in pairs]
@@ -165,7 +165,7 @@ def _lacking(order: Sequence[int], joined: set[Pair]) -> list[Pair]:
 
 
 def _greedy_order(size: int, joined: set[Pair]) -> list[int]:
-    """Return an order of the Macs that follows existing cables: one path after another."""
+    """Return an order of the Macs that goes along existing cables as far as possible, one path after another."""
     order: list[int] = []
     for start in range(size):
         at: int | None = start if start not in order else None

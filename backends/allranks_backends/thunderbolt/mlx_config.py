@@ -32,7 +32,7 @@ Address = tuple[str, str]
 
 @dataclass(frozen=True)
 class Wired:
-    """A port as mlx needs it: interface, UUID, and UUID of the port at the other end of its cable."""
+    """A port as mlx needs it: interface, UUID, and UUID of the port at its cable's other end (None: no Mac there)."""
 
     interface: str
     domain: str
@@ -44,20 +44,20 @@ class Layout:
     """What mlx derives from the cables between hosts, which are identified by index."""
 
     ring: tuple[int, ...]
-    """The longest ring, in its order; empty if there is none."""
+    """The longest ring: indices of its hosts, in the order of the ring; empty if there is no ring."""
     ring_cables: int
     """Number of cables between each two neighbours of the ring."""
     mesh: bool
     """Whether every two hosts are joined."""
     addresses: Mapping[tuple[int, int], tuple[Address, ...]]
-    """Ends of the cables from one host to another, cable by cable: [i, j][c] and [j, i][c] belong to one cable."""
+    """Ends of the cables from one host to another, cable by cable: [i, j][c] and [j, i][c] are ends of one cable."""
 
     def whole_ring(self, hosts: int) -> bool:
         return len(self.ring) == hosts
 
 
 def hardware_ports(text: str) -> dict[str, str]:
-    """Parse ``networksetup -listallhardwareports`` into device by name: ``Thunderbolt 1`` to ``en2``."""
+    """Map names such as ``Thunderbolt 1`` to interfaces, from output of ``networksetup -listallhardwareports``."""
     found: dict[str, str] = _config().parse_hardware_ports(text.encode())
     return found
 

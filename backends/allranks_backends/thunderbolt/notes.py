@@ -1,4 +1,4 @@
-"""What is wrong with Macs and the cables between them, or worth knowing: one sentence each, with what to do. Pure."""
+"""Notes on Macs and the cables between them: what is wrong or worth knowing, and what to do about it. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Note:
     todo: str = ""
     """What to do: another sentence, or the end of the first one; empty if there is nothing to do."""
     command: str = ""
-    """The command that fixes it, to be run on each of `hosts`."""
+    """The command that fixes the problem, to be run on each of `hosts`; empty if no command does."""
     source: str = ""
-    """The issues in which it was reported."""
+    """The issues in which the problem was reported: of mlx, unless another project is named."""
     stops_rdma: bool = False
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ def _several(macs: Sequence[Mac], cables: Sequence[Cable], addresses: Addressing
     counted = Counter(cable.pair for cable in cables if cable.usable)
     for (one, other), count in counted.items():
         if count > 1:
-            # The ports may be in a different order at each end, but the lists must be in the same order (exo #2160).
+            # Port orders may differ between the ends, but both lists must have the same order of cables (exo #2160).
             ends = zip(addresses.ends[one, other], addresses.ends[other, one], strict=True)
             shown = ", ".join(f"{here} to {there}" for (here, _), (there, _) in ends)
             yield Note(

@@ -1,4 +1,4 @@
-"""Which backend the cables allow, and the hostfile for it: the same as ``mlx.distributed_config`` writes. Pure."""
+"""Worlds that Macs can form over Thunderbolt or Ethernet, and their hostfiles in the format of mlx. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Row = list[str | list[str] | None]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A world that these hosts could form."""
+    """A world that discovered hosts could form."""
 
     backend: str
-    """Name of the backend; ``""`` if any will do, as mlx writes for Ethernet."""
+    """Name of the backend; ``""`` for any backend, as mlx writes for Ethernet."""
     order: tuple[int, ...]
     """Indices of the hosts, rank by rank."""
     hostfile: HostfileJson
-    """Content of the file: ``backend``, ``envs`` and ``hosts``."""
+    """Content of the hostfile: ``backend``, ``envs`` and ``hosts``."""
     why: str
 
 
 def over_thunderbolt(macs: Sequence[Mac], layout: Layout, addresses: Addressing) -> Proposal | None:
-    """Return the world that mlx would choose for these cables; None if they form neither a mesh nor a ring."""
+    """Return the world that mlx would choose for the cables of `macs`; None if they form neither a mesh nor a ring."""
     size = len(macs)
     everyone = tuple(range(size))
     rdma = all(mac.has_rdma for mac in macs)
@@ -62,7 +62,7 @@ def _written(macs: Sequence[Mac], order: Sequence[int], rows: Sequence[Row], bac
 
 
 def _addresses(mac: Mac) -> list[str]:
-    """Return the Mac's addresses on Ethernet or Wi-Fi, where ranks of an RDMA world meet first."""
+    """Return the Mac's addresses on Ethernet or Wi-Fi: ranks of an RDMA world use these before RDMA works."""
     return [*named_addresses(mac.name), *([mac.address] if mac.address else [])]
 
 

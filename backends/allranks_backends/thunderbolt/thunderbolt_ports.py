@@ -1,4 +1,4 @@
-"""The Thunderbolt ports of a Mac: output of a few commands in, ports and what is plugged into them out.
+"""The Thunderbolt ports of a Mac, and what is plugged into them, parsed from the output of a few commands.
 
 Pure: the caller runs the commands. `cables` finds the cables between the ports of several Macs.
 """
@@ -40,9 +40,9 @@ class Seen:
     """A Mac at the other end of a cable, as a port sees it."""
 
     domain: str
-    """UUID of the other end's port."""
+    """UUID of the port at the other end."""
     name: str
-    """The model of Mac that it reports."""
+    """The model that the Mac reports."""
     behind: tuple[str, ...] = ()
     """Hubs and displays on the way."""
 
@@ -57,11 +57,11 @@ class Port:
     """Its network interface; None if ``networksetup`` lists none for this number."""
     domain: str
     speed: float | None
-    """Gb/s: speed of the link if something is plugged in, else the port's maximum; None if unknown."""
+    """Speed in Gb/s: of the link if something is plugged in, else the port's maximum; None if unknown."""
     plugged: bool
     macs: tuple[Seen, ...] = ()
     device: str = ""
-    """The hub, display or other device that is plugged in; empty for a Mac or nothing."""
+    """The hub, display or other device that is plugged in; empty if it is a Mac, or if nothing is plugged in."""
     rdma: bool = False
     """Whether ``ibv_devices`` lists a device for this port."""
     address: IPv4Interface | None = None
@@ -92,11 +92,11 @@ class Mac:
     """Output of ``rdma_ctl status``; empty if there is no such command."""
     rdma_devices: tuple[str, ...] = ()
     bridge: Bridge = "gone"
-    """State of the Thunderbolt bridge, into which macOS joins all ports."""
+    """State of the Thunderbolt bridge, into which macOS joins all ports; ``gone`` if there is no bridge."""
     networks: tuple[tuple[str, IPv4Interface], ...] = ()
     """Interface and address of each network, without loopback."""
     address: str = ""
-    """The address at which other hosts reach it: of en0, else of en1."""
+    """The address at which other hosts reach it: on en0, else on en1; empty if it has neither."""
 
     @property
     def generation(self) -> int | None:
@@ -149,7 +149,7 @@ def _port(
     devices: tuple[str, ...],
     networks: Mapping[str, IPv4Interface],
 ) -> Port | None:
-    """Return the port of a bus; None for a bus without a domain or receptacle, which mlx skips, too."""
+    """Return the port of a bus; None if the bus has no domain or no receptacle: mlx skips such a bus, too."""
     tag = bus.get("receptacle_1_tag") or {}
     if not bus.get("domain_uuid_key") or not tag.get("receptacle_id_key"):
         return None

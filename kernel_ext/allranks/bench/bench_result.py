@@ -40,7 +40,7 @@ class BenchResult:
 
     @property
     def peak(self) -> float:
-        """The highest busbw on the wiring in use, in bytes per second."""
+        """The highest busbw on the wiring in use, in bytes per second; 0 if nothing was measured on it."""
         return max((row.busbw for row in self.rows if row.choice == self.choice), default=0.0)
 
     @property
@@ -59,11 +59,14 @@ class BenchResult:
 
     @property
     def choices(self) -> list[Choice]:
-        """The wirings that were measured."""
+        """The wirings that were measured, in the order of measurement."""
         return list(dict.fromkeys(row.choice for row in self.rows))
 
     def ratios(self) -> dict[Choice, list[float]]:
-        """For every other wiring, the ratios of its busbw to that of the wiring in use, for each row that both have."""
+        """For each wiring that is not in use, the ratios of its busbw to that of the wiring in use.
+
+        There is one ratio for each measurement that both wirings have.
+        """
         now = {row.key: row for row in self.rows if row.choice == self.choice}
         return {
             choice: ratios

@@ -1,7 +1,7 @@
 """Figures of measured collectives: names, times and bandwidths, and the line through several sizes.
 
 The figures are defined as in NVIDIA's nccl-tests (doc/PERFORMANCE.md there): ``algbw = S / t`` and
-``busbw = algbw x factor``, in GB/s = 1e9 bytes per second. See `moved` and `factor`.
+``busbw = algbw x factor``. They are shown in GB/s, which are 1e9 bytes per second. See `moved` and `factor`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BenchRow:
     def of(
         cls, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, size: int, times: ArrayLike
     ) -> BenchRow:
-        """Make a row from `times`: the seconds of each call, with one line for each rank that took part.
+        """Make a row from `times`: the seconds of each call, with one row for each rank that took part.
 
         A call's time is the mean over ranks, not the maximum. The slowest rank of a call is usually the one that enters
         it first, and waits; in the next call, it is another rank. So the maxima add up to more than the time that all
@@ -107,22 +107,22 @@ class BenchRow:
 
     @property
     def moved(self) -> int:
-        """S, in bytes."""
+        """S of a call, in bytes (see the function `moved`)."""
         return moved(self.op, self.nbytes, self.ranks)
 
     @property
     def algbw(self) -> float:
-        """In bytes per second, at the median time."""
+        """algbw in bytes per second, at the median time."""
         return self.moved / self.median
 
     @property
     def busbw(self) -> float:
-        """In bytes per second, at the median time."""
+        """busbw in bytes per second, at the median time."""
         return self.algbw * factor(self.op, self.ranks)
 
 
 FITS_WITHIN = 0.5
-"""Largest relative error of a fit whose figures are reported."""
+"""Largest relative error of a fit (`Fit.off`) for which its figures are reported."""
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,19 @@ from allranks.units import rate_text, size_text
 from .bus_bandwidth import BenchRow, Choice
 
 CHANGED = 0.10
-"""Share by which a busbw must differ before it counts as changed."""
+"""Share by which a busbw must differ to count as changed; the times must be apart, too (see `_direction`)."""
 
 Ratios = Mapping[Choice, Sequence[float]]
-"""For each other wiring, its busbw divided by that of the wiring in use, one ratio per measurement."""
+"""For each wiring that is not in use: one ratio per measurement, its busbw divided by that of the wiring in use."""
 Pair = tuple[BenchRow, BenchRow]
 """The same measurement, earlier and now."""
 
 
 def best(ratios: Ratios, now: Choice) -> Choice | None:
-    """The wiring with the highest busbw, `now` if none is better by more than `CHANGED`; None if there is no other."""
+    """The wiring with the highest busbw; None if no wiring except `now` was measured.
+
+    It is `now` unless another wiring is better by more than `CHANGED`.
+    """
     means = {choice: geometric_mean(found) for choice, found in ratios.items()}
     if not means:
         return None
@@ -28,7 +31,7 @@ def best(ratios: Ratios, now: Choice) -> Choice | None:
 
 
 def advice(ratios: Ratios, now: Choice) -> str | None:
-    """The result of `best` as a sentence, with the command that applies it; None if there is no other wiring."""
+    """The result of `best` as a sentence, with the command that applies it; None if only `now` was measured."""
     chosen = best(ratios, now)
     if chosen is None:
         return None
@@ -46,7 +49,10 @@ def _ratio_text(ratios: Sequence[float]) -> str:
 
 
 def changes(name: str, pairs: Sequence[Pair]) -> list[str]:
-    """The changes in a series of this name, one sentence each; neighbours that changed alike share a sentence."""
+    """The changes in a series of this name, one sentence each.
+
+    Neighbouring sizes that changed in the same direction share a sentence.
+    """
     return [_changed_text(name, run, last=pairs[-1]) for run in _runs(pairs)]
 
 

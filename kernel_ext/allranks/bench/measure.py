@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from allranks.notebook.stop_button import Stop
 
 OPS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send")
-"""Operations that can be measured; ``send`` goes there and back, over each link separately."""
+"""Operations that can be measured; ``send`` sends an array there and back, over each link separately."""
 # Checks of the user's arguments.
 
 
@@ -65,7 +65,7 @@ def choices(now: Choice, compare: Sequence[str], connections: Sequence[int]) -> 
 
 
 def known_ops(ops: Sequence[str], backends: Iterable[str]) -> None:
-    """Refuse operations that cannot be measured, or that no backend supports. Raises UsageError."""
+    """Refuse operations that cannot be measured, or that none of `backends` supports. Raises UsageError."""
     supported = {name: [op for op in OPS if op in get_backend(name).operations] for name in backends}
     listed = "; ".join(f"{name} can do {', '.join(can)}" for name, can in supported.items())
     if isinstance(ops, str):
@@ -149,7 +149,10 @@ class Bench:
         self._stop = stop
 
     def run(self) -> BenchResult:
-        """Measure every choice, and wire the world as before at the end, even after errors. Raises CellInterrupted."""
+        """Measure every choice, and wire the world as before at the end, even after errors.
+
+        Raises CellInterrupted if the bench was stopped.
+        """
         rows: list[BenchRow] = []
         at = time.time()
         try:
@@ -204,7 +207,7 @@ class Bench:
         if plan is not None and self._here() == self._home == Choice(plan.backend, plan.connections):
             return
         self._say(f"bench: switching back to {self._home} …")
-        self._cluster.interrupt(within=ENDS_WITHIN)  # a measurement that failed or was stopped
+        self._cluster.interrupt(within=ENDS_WITHIN)  # a failed or stopped measurement may still run
         try:
             self._rewire(self._home)
         except AllranksError as error:
@@ -238,7 +241,7 @@ class Bench:
         ]
 
     def _times(self, choice: Choice, op: str, link: tuple[int, int] | None, nbytes: int, which: str) -> Floats:
-        """The seconds of each call, with one line for each rank that takes part."""
+        """Measure `op` at one size; return the seconds of each call, with one row for each rank that takes part."""
         what = f"link {link[0]}-{link[1]}" if link else op
         self._say(f"bench: {choice} · {what} · {size_text(nbytes)} ({which})")
         self._raise_if_stopped()

@@ -40,13 +40,13 @@ class PackedCall:
 
     kind: CallKind
     text: str
-    """The function's source, which stands for the cell's code."""
+    """The function's source, or ``name(...)`` if there is none; it serves as the cell's code."""
     names: tuple[str, ...]
     """Global names that the function uses."""
     buffers: list[Buffer]
     """The function and its arguments, packed."""
     arguments: Mapping[str, Constant]
-    """Arguments that are numbers, text or booleans, by parameter name."""
+    """Arguments that are numbers, booleans or short text, by parameter name, or ``name.key`` if they are in a dict."""
 
 
 class AppliedFunctions:
@@ -96,8 +96,8 @@ class AppliedFunctions:
     def remote(self, function: Callable[Arguments, Returned]) -> RemoteFunction[Arguments, Returned]:
         """Decorate a function so that calls to it run on the ranks and return what `apply` returns.
 
-        ipyparallel and Ray use the same name. Options stand before it, so that they cannot be taken for the function's
-        own arguments::
+        ipyparallel and Ray use the same name. Options are given before ``remote``, so that they cannot be taken for the
+        function's own arguments::
 
             @cluster.options(ranks=[0, 1], timeout=5).remote
             def mean(x): ...
@@ -107,7 +107,7 @@ class AppliedFunctions:
         return RemoteFunction(self, function)
 
     def _in_notebook(self, *, wait: bool) -> AppliedFunctions:
-        """The same calls, with their output shown below the running cell of the notebook, if there is one."""
+        """A copy of this object whose cells show their output below the notebook's running cell, if there is one."""
         if "screen" in self._options:
             return self
         options = {**self._shown(local_options(**self._options).ranks, wait), **self._options}
@@ -140,7 +140,7 @@ def _itself(function: Callable[..., object]) -> Callable[..., object]:
 
 
 async def finished(begin: Callable[[], Cell]) -> CellResult:
-    """Begin a cell in a thread and await its result; a task that is cancelled stops the cell first."""
+    """Begin a cell in a thread and await its result; if the awaiting task is cancelled, the cell is stopped first."""
     cells: list[Cell] = []
     cancelled = False
 
@@ -196,7 +196,7 @@ def packed(function: object, args: Sequence[object], kwargs: Mapping[str, object
 def _constants(
     function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> dict[str, Constant]:
-    """The arguments that are constants, by parameter name; those in a dict are named ``name.key``."""
+    """The arguments that are constants, by parameter name; constants in a dict are named ``name.key``."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()

@@ -59,7 +59,7 @@ NOTIFY_AGAIN = 600.0
 HANGS_AFTER = 10.0
 """Seconds for which a rank waits for others before the user is notified."""
 LOOK_EVERY = 0.05
-"""Seconds between two checks of which ranks wait for which."""
+"""Seconds between two checks of which ranks wait for which others."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Cell:
         notifier: Callable[[], Notifier | None] = lambda: None,
         on_end: Callable[[Cell], str | None] = lambda _cell: None,
     ) -> None:
-        """`calls` is set if ranks call a function, whose source is `code`.
+        """`calls` is the kind of the function that ranks call, and `code` its source; None if ranks run `code`.
 
         `before` is shown before the output; `run` records what the cell logs.
         """
@@ -137,7 +137,7 @@ class Cell:
         self._stopped = False
         """Whether the cell was stopped by its timeout or by the user."""
         self._values: Future[Reply[PlainValues]] | None = None
-        """The answer of a rank with the values that the run's code reads, once it was asked for them."""
+        """The answer of a rank with the values that the run's code reads; None until a rank is asked."""
         self._first: dict[int, int] = {}
         self._logged = monitor.logged.count
         """Number of the last logged value that is already drawn, or that was logged before this cell."""
@@ -152,7 +152,7 @@ class Cell:
         """Held by the thread that follows the cell."""
         self.sent = SentCell(number, options.count, self.ranks)
         self._unraised: BaseException | None = None
-        """The error of a `finish` that only the queue called; the user's next call raises it."""
+        """The error of a `finish` that only the queue called; the user's next call of `finish` raises it."""
         self.shown = threading.Event()
         """Set once the end of the cell has been shown and the world re-formed if necessary."""
 
@@ -177,7 +177,7 @@ class Cell:
                 self._lifeline.execute(uuid, "" if request.calls else self.code, request, after(uuid))
 
     def adopt(self, events: CellUpdates) -> None:
-        """Take over a cell that another notebook sent; `events` has its events from the first one that was kept."""
+        """Take over a cell that another notebook sent; `events` has the cell's events that its ranks have kept."""
         self._events = events
         self._first, self._logged = {}, 0
 
@@ -263,7 +263,7 @@ class Cell:
         self._pressed.press(self._events)
 
     def interrupt(self) -> None:
-        """Send SIGINT to every rank that still runs the cell."""
+        """Interrupt every rank that still runs the cell."""
         self._unblocking.interrupt()
 
     def free(self, ranks: Sequence[int]) -> None:
@@ -304,7 +304,7 @@ class Cell:
         raise error from None
 
     def _follow(self, deadline: float | None) -> bool:
-        """Handle events until all ranks are done (True) or the deadline has passed (False)."""
+        """Handle events; returns True once all ranks are done or cannot be unblocked, False after the deadline."""
         while self._outcome.open and not self._unblocking.given_up:
             self._pressed.raise_if_pressed()
             now = time.monotonic()
@@ -405,7 +405,7 @@ class Cell:
                 self._run.variables = answer.result().answer.values
 
     def _say_who_waits(self) -> None:
-        """Report which ranks wait for which, and unblock ranks whose collective cannot complete.
+        """Report which ranks wait for which others, and unblock ranks whose collective cannot complete.
 
         Every `NOTIFY_EVERY` seconds, also report low memory and notify the user.
         """
@@ -462,7 +462,7 @@ class Cell:
         """Show how the cell has ended, and re-form the world if necessary."""
         self._draw(flush=True)
         self._monitor.unlisten(self.number)
-        for rank in self._outcome.open:  # it should have been unblocked, and was not
+        for rank in self._outcome.open:  # it was to be unblocked, but still runs the cell
             self._outcome.results[rank].unblocked = None
         self._unblocking.wait()
         self._unblocking.decide()

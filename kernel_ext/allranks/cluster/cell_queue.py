@@ -27,7 +27,7 @@ QueueState = Literal["waiting", "running", "ok", "failed", "stopped", "not run"]
 MOST_ENDED = 50
 """Maximum number of ended cells in the list."""
 CHECK_EVERY = 0.1
-"""Seconds between two checks of busy ranks, and of cells that the queue has not started."""
+"""Seconds between two checks of whether ranks are idle, and whether cells that were sent directly have ended."""
 LONGEST = 60
 """Maximum number of characters of a cell's code in the list."""
 DROPPED = "it was dropped from the queue"
@@ -66,7 +66,7 @@ class QueuedCell:
     """A cell in the queue. It runs in its turn, even if `finish` is not called."""
 
     def __init__(self, code: str, name: str, count: int | None, after: Predecessor | None, named: bool) -> None:
-        """`count` is its number in the notebook, None in a script. `named`: whether the user chose the cell `after`."""
+        """`count` is the cell's number in a notebook (None in a script); `named`: whether the user chose `after`."""
         self.code, self.name, self.count = code, name, count
         self.status: QueueState = "waiting"
         self.why = ""
@@ -146,7 +146,7 @@ class CellQueue:
         underway: Callable[[], Sequence[Cell]],
         is_busy: Callable[[Sequence[int] | int | None], bool],
     ) -> None:
-        """`begin` sends a cell to the ranks, `is_busy` returns whether one of these ranks runs a cell.
+        """`begin` sends a cell to the ranks; `is_busy` returns whether one of the ranks that it is given runs a cell.
 
         `recent` returns the running cells followed by the user's last cell; `underway` returns the running cells.
         """
@@ -247,7 +247,7 @@ class CellQueue:
         for queued, *_ in self._cells:
             if queued.ended.is_set():
                 self._ended.append(queued.entry())
-                queued.after = None  # the result of that cell may be large
+                queued.after = None  # it may hold a large result
         self._cells = [each for each in self._cells if not each[0].ended.is_set()]
         self._changed.notify_all()
 
@@ -338,7 +338,7 @@ class CellQueue:
         return recent[-1] if recent else None
 
     def _find(self, text: str) -> Predecessor:
-        """Find a cell in the queue, a running cell, or the user's last one. Raises UsageError."""
+        """Find a queued or running cell, or the user's last, by name or number. Raises UsageError if none matches."""
         cells: list[Predecessor] = [*self._recent(), *(queued for queued, *_ in self._cells)]
         found = next((each for each in reversed(cells) if each.is_called(text)), None)
         if found is None:

@@ -27,7 +27,7 @@ SHOWN = 50
 FOUND = 200
 """Lines that a search returns by default, over all ranks."""
 AT_ONCE = 4096
-"""Lines of each rank that are written together."""
+"""Lines of each rank that `CellText.save` reads at a time."""
 LINE = 400
 """Assumed bytes per line when the last lines are read."""
 LARGEST = 1 << 24
@@ -103,7 +103,7 @@ class CellText:
         while True:
             first = max(self.nbytes[rank] - window, 0)
             lines = [*self.lines(rank, first)]
-            if not first or len(lines) > count:  # the first line may have begun before
+            if not first or len(lines) > count:  # lines[0] may have begun before the window
                 return [_shortened(line) for line in lines[-count:]]
             if window >= LARGEST:
                 return [f"…{lines[0][-LONGEST:]}", *map(_shortened, lines[1:])]

@@ -39,26 +39,29 @@ SHOWN_WITHIN = 5.0
 
 
 class Cells:
-    """Sends cells to the ranks."""
+    """Sends cells to the ranks, and stops them."""
 
     def __init__(self, live: LiveRanks, folder: SyncedFolder, watch: Watch) -> None:
         self._live, self._folder, self._watch = live, folder, watch
         self.check, self.ordered = live.settings.options.check, live.settings.options.ordered
         self.notifier: Notifier | None = None
-        """Notifies the user of long cells that have ended, and of cells that hang."""
+        """Notifies the user of cells that took long, hang, or are at a breakpoint; None for no notifications."""
         self.last_timeline: Timeline | None = None
-        """The timeline of the last cell that ran with one."""
+        """The timeline of the last cell that ran with a timeline; None if no cell did."""
         self.queue = CellQueue(self.begin, self._recent, lambda: list(live.following), self._is_busy)
         """Cells that wait for earlier cells to succeed."""
         self._last: SentCell | None = None
         """The last cell that the user ran."""
 
     def functions(self, options: Mapping[str, object]) -> AppliedFunctions:
-        """Calls of functions on the ranks with these options."""
+        """Return an object that calls functions on the ranks, in cells with these options."""
         return AppliedFunctions(self.begin, self._shown, options)
 
     def _shown(self, ranks: Sequence[int] | int | None, wait: bool) -> dict[str, object]:
-        """The options with which a cell on `ranks` is shown below the running cell of the notebook; empty elsewhere."""
+        """The options that show a cell on `ranks` below the notebook's running cell; empty outside a notebook.
+
+        `wait`: whether the running cell waits for the cell on `ranks`.
+        """
         shell = running_shell()
         if shell is None:
             return {}
@@ -158,7 +161,7 @@ class Cells:
         arguments: Mapping[str, Constant] = MappingProxyType({}),
         late: bool = False,
     ) -> CellRun:
-        """A cell's `CellRun`, which joins the history once the cell logs; with `late`, it may have logged already."""
+        """A cell's run, which joins the history once the cell logs; with `late`, the cell may have logged already."""
         run = CellRun(number, code, chosen, self._live.backend, arguments=arguments, on_first=RUNS.join)
         ranks_up.monitor.logged.follow(number, run.add, late=late)
         return run
@@ -173,7 +176,7 @@ class Cells:
         return bool(self._live.ranks_up().monitor.busy(self._live.choose_ranks(ranks)))
 
     def _requests_underway(self, uuid: str) -> Sequence[str]:
-        """The unanswered requests that `client` has sent to this engine."""
+        """The unanswered requests that the plain client (`Cluster.client`) has sent to the engine `uuid`."""
         # ipyparallel (9.2) makes public only the requests to all engines. A copy, since another thread adds to them.
         return tuple(self._live.client._outstanding_dict[uuid].copy()) if self._live.client is not None else ()
 
@@ -185,7 +188,7 @@ class Cells:
         return recording
 
     def _after_cell(self, cell: Cell) -> str | None:
-        """Re-form the world if the cell had to break it; returns a message for the user."""
+        """Re-form the world if the cell left it broken; returns a message for the user, or None."""
         ranks = self._live.ranks
         if cell.result is not None and cell.result.timeline is not None:
             self.last_timeline = cell.result.timeline
@@ -196,7 +199,7 @@ class Cells:
         if cell.mismatch and ranks.monitor.breakable:
             ranks.monitor.state = "broken"
         if not self._live.changing.acquire(blocking=False):
-            return None  # another thread is healing the world
+            return None  # another thread is changing the world
         try:
             return self._live.form_anew(ranks) if self._live.can_form_anew(ranks) else None
         except CannotStart as error:
@@ -258,7 +261,7 @@ class Cells:
         return still_busy(monitor.snapshot(), busy, abortable=monitor.breakable, tried_for=tried_for)
 
     def _wait_for_ends(self, cells: Sequence[Cell]) -> None:
-        """Wait until the threads that follow these cells have shown their end and re-formed the world if necessary."""
+        """Wait, at most `SHOWN_WITHIN`, until the end of each cell is shown and the world re-formed if necessary."""
         deadline = time.monotonic() + SHOWN_WITHIN
         for cell in cells:
             cell.shown.wait(max(0.0, deadline - time.monotonic()))
@@ -272,7 +275,7 @@ class Cells:
         return waiting
 
     def end(self) -> None:
-        """Close the run of each cell that has not ended, once the ranks have."""
+        """After the ranks have ended: end the run of each cell that has not ended itself."""
         for cell in list(self._live.following):
             cell.end_run()
         self._last = None

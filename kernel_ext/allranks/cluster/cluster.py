@@ -81,7 +81,7 @@ class Cluster:
     reports it after the cell, ``strict`` raises before any rank enters, ``off`` disables the check. ``ordered`` (part
     of ``strict``) chains the collectives of a rank, so that evaluation order cannot swap their results.
 
-    With ``sync``, this process's working folder is copied to all hosts that lack it before each cell, and the ranks
+    With ``sync``, before each cell, this process's working folder is copied to all hosts that lack it, and the ranks
     reload modules that have changed: see `sync`. They also reload modules if IPython's ``%autoreload 2`` is on.
 
     The keywords are the options of ``%distributed up`` (`UpOptions`). Nothing starts before `up`, which ``with`` calls.
@@ -100,7 +100,7 @@ class Cluster:
             self._folder.refuse_if_too_much()
 
     def _build(self, live: LiveRanks) -> None:
-        """Make the parts of a new cluster, or of one that `attach` takes over: each uses those before it."""
+        """Make the parts of a new cluster, or of one that `attach` takes over. A part may use parts made before it."""
         self._live = live
         watch = Watch(lambda: live.snapshot, lambda seen: live.logs.since(seen))
         self._values = ValueExchange(live)
@@ -118,9 +118,10 @@ class Cluster:
     def up(self, progress: Callable[[str], None] = lambda _text: None) -> Self:
         """Start the ranks and form the world; returns this cluster.
 
-        `progress` is called with a line of text on ranks of a scheduler or ipyparallel that have not joined yet. Raises
-        UsageError if this cluster is already up, or a detached cluster has its name. Raises CannotStart with the
-        reason, and CellInterrupted after Ctrl-C; after either, nothing is left running.
+        While a scheduler or ipyparallel starts the ranks, `progress` is called with a line of text on what is still
+        missing, and with an empty text at the end. Raises UsageError if this cluster is already up, or if a detached
+        cluster has its name. Raises CannotStart with the reason, and CellInterrupted after Ctrl-C; after either,
+        nothing is left running.
         """
         self._start.up(progress)
         return self
@@ -133,9 +134,9 @@ class Cluster:
     def attach(cls, name: str | None = None) -> Self:
         """Take over a cluster whose notebook is gone, including its running cell (`adopted_cells`).
 
-        Clusters with ``keep=True`` outlive their notebook, and so do those with a lease if it did not end them. Without
-        a `name`, take over the only such cluster. Raises NoCluster if there is none of that name or it cannot be taken
-        over, and UsageError if there are several and no name is given.
+        A cluster with ``keep=True`` outlives its notebook; a cluster with a lease does, too, unless the notebook ended
+        it. Without a `name`, take over the only such cluster. Raises NoCluster if there is no such cluster, or if it
+        cannot be taken over, and UsageError if there are several and no name is given.
         """
         ranks = attaching.attach(name or only_left_behind(), ProxiedComms())
         cluster = cls.__new__(cls)  # not by `__init__`: the folder and program that it checks may be gone by now
@@ -147,14 +148,14 @@ class Cluster:
         self._live.await_ended_cells()
 
     def let_go(self) -> None:
-        """Leave the ranks running when this process ends, so that another process can attach."""
+        """Do not end the ranks when this process ends: until their lease expires, another process can attach."""
         self._live.ranks_up().let_go()
 
     def down(self) -> None:
         """End every process that this cluster started and remove its files; does nothing if it is already down.
 
-        Processes on hosts that are out of reach (`not_ended`) are ended once these hosts are reached, as long as this
-        process runs.
+        Processes on hosts that are out of reach (`not_ended`) are ended once these hosts are reached again, if this
+        process still runs then.
         """
         self._start.down()
 
@@ -183,17 +184,17 @@ class Cluster:
 
     @property
     def backend(self) -> str:
-        """The collective runtime in use; ``auto`` before `up` has chosen."""
+        """The collective runtime in use; ``auto`` until `up` has chosen one."""
         return self._live.backend
 
     @property
     def chosen_because(self) -> str:
-        """Why ``auto`` chose this backend; empty if the backend was given."""
+        """Why ``auto`` chose the backend; empty if the backend was given, before `up`, and after `attach`."""
         return self._start.chosen_because
 
     @property
     def chosen_network(self) -> str:
-        """Why `up` chose another network than the one by which ssh reaches the hosts; empty if it did not."""
+        """Why `up` chose a different network from the one that ssh uses; empty if it did not, and after `down`."""
         return self._live.ranks.chosen_network if self._live.ranks is not None else ""
 
     @property
@@ -203,12 +204,12 @@ class Cluster:
 
     @property
     def working_folders(self) -> str:
-        """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise."""
+        """Which ranks work in which folder, as text, if a host lacks ``cwd``; otherwise, and with ``sync``, empty."""
         return self._start.working_folders
 
     @property
     def beside(self) -> list[RunningCluster]:
-        """Clusters without a notebook that had ranks on the other hosts when `up` started this cluster."""
+        """Clusters that ran on the other hosts, without a notebook, when `up` started this cluster."""
         return self._start.beside
 
     @property
@@ -239,7 +240,7 @@ class Cluster:
 
     @property
     def check(self) -> Check:
-        """The check of cells that are run without their own: ``warn``, ``strict`` or ``off``. Can be set."""
+        """The consistency check of cells whose options set none: ``warn``, ``strict`` or ``off``. Can be set."""
         return self._cells.check
 
     @check.setter
@@ -248,7 +249,7 @@ class Cluster:
 
     @property
     def ordered(self) -> bool:
-        """Whether the collectives of cells that do not say so themselves are ``ordered``. Can be set."""
+        """Whether collectives are ordered in cells whose options do not set ``ordered``. Can be set."""
         return self._cells.ordered
 
     @ordered.setter
@@ -257,7 +258,10 @@ class Cluster:
 
     @property
     def notifier(self) -> Notifier | None:
-        """Notifies the user of long cells that have ended, and of cells that hang. Can be set."""
+        """Notifies the user of cells that took long, hang, or are at a breakpoint; None for no notifications.
+
+        Can be set.
+        """
         return self._cells.notifier
 
     @notifier.setter
@@ -271,19 +275,19 @@ class Cluster:
 
     @property
     def last_timeline(self) -> Timeline | None:
-        """The timeline of the last cell that ran with one."""
+        """The timeline of the last cell that ran with a timeline; None if no cell did."""
         return self._cells.last_timeline
 
     @KEYWORDS.after_code
     def run(self, code: str, **options: Any) -> CellResult:
-        """Run `code` as an IPython cell and wait for its end; the keywords are those of `CellOptions`.
+        """Run `code` as an IPython cell and wait for its end; the keywords are those of `LocalOptions`.
 
-        The result has what each rank returned, printed and raised (`CellResult.check` raises it); output is also shown
-        if a ``screen`` is given. ``count`` is the cell's number in tracebacks.
+        The result has what each rank returned, printed and raised; `CellResult.check` raises CellFailed if a rank did
+        not finish. Output is also shown if a ``screen`` is given. ``count`` is the cell's number in tracebacks.
 
-        Raises NoCluster, WorldBroken, WouldHang, Busy, UsageError, CellTimeout (after ``timeout`` seconds),
-        CellInterrupted (Ctrl-C) and, with ``sync``, CannotCopy; the ranks stay alive after each of them. An unknown
-        keyword raises TypeError.
+        Raises NoCluster, WorldBroken, CannotStart (a broken world cannot be re-formed), WouldHang, Busy, UsageError,
+        CellTimeout (after ``timeout`` seconds), CellInterrupted (Ctrl-C) and, with ``sync``, CannotCopy; none of these
+        errors ends a rank. An unknown keyword raises TypeError.
         """
         return self._cells.begin(code, **options).finish()
 
@@ -336,9 +340,9 @@ class Cluster:
         """What the last cell printed on `ranks` (default: all its ranks), to be shown, searched and saved.
 
         Each rank keeps the output of its last four cells that printed something, including output that was not sent to
-        this process: up to 1 GiB of one cell, and 1 GiB of all earlier cells together. Raises NoCluster, UsageError if
-        no cell has run or its ranks no longer exist, CannotCopy if the output of no rank can be read, and
-        CellInterrupted.
+        this process: up to 1 GiB of one cell, and 1 GiB of all earlier cells together. Raises NoCluster, UsageError for
+        an invalid rank, if no cell has run, or if the last cell's ranks no longer exist, CannotCopy if the output of no
+        rank can be read, and CellInterrupted.
         """
         return self._cells.printed(ranks=ranks)
 
@@ -346,8 +350,8 @@ class Cluster:
         """Stop all running cells: Python code raises KeyboardInterrupt, blocked collectives are aborted.
 
         With `ranks`, only these are stopped; the other ranks go on as if these had raised. Waits up to `within` seconds
-        for the ranks to end their cells. Returns a text that names the ranks that still run, and what to do; empty if
-        all have ended, or if `within` is 0.
+        for the ranks to end their cells. Returns a text on the ranks that still run and what to do about them; empty if
+        all have ended their cells, or if `within` is 0.
         """
         return self._cells.interrupt(ranks=ranks, within=within)
 
@@ -362,9 +366,10 @@ class Cluster:
     # Debugging.
 
     def to_debug(self) -> int:
-        """The rank to debug: the first one at a breakpoint, otherwise the first one that raised in the newest cell.
+        """The rank to debug: the first one at a breakpoint, otherwise one whose last cell raised.
 
-        If no rank raised, it is one that was stopped or unblocked. Raises UsageError if there is nothing to debug.
+        Of several that raised, it is the rank with the newest cell. If none raised, it is a rank that was stopped or
+        unblocked. Raises UsageError if there is nothing to debug.
         """
         return debug.rank_to_debug(self._live.ranks_up().monitor)
 
@@ -389,7 +394,7 @@ class Cluster:
     def push(self, values_by_name: Mapping[str, object], *, ranks: Sequence[int] | int | None = None) -> None:
         """Set variables on the ranks. Arrays are sent as raw bytes.
 
-        The values are bound once all of these ranks have loaded them, so either all ranks have the new values or none
+        The values are bound once all ranks in `ranks` have loaded them, so either all ranks have the new values or none
         has. The exception is a rank that dies or stops while values are bound: the error then names the ranks that have
         them. Raises CannotTravel for a value that cannot be sent, UsageError for an invalid name, NoAnswer for a rank
         that is dead or does not answer, RankError for a rank that cannot load the values, and what `run` raises.
@@ -425,13 +430,13 @@ class Cluster:
     def vars(self, *names: str) -> Variables:
         """The ranks' variables: type, shape and bytes of each name, and whether ranks agree. Evaluates nothing.
 
-        Ranks that do not answer are left out, and named. Raises UsageError for a name that no rank has, NoAnswer if no
-        rank answers, and Busy for ranks that run a cell without steps (see `pull`).
+        The table leaves out ranks that do not answer, and names them. Raises UsageError for a name that no rank has,
+        NoAnswer if no rank answers, and Busy for ranks that run a cell without steps (see `pull`).
         """
-        return self._values.vars()
+        return self._values.vars(*names)
 
     def diff(self, name: str, *, ranks: Sequence[int] | int | None = None) -> list[Difference]:
-        """Where replicas of `name` differ: the path of each leaf, and how far apart the values are.
+        """Where replicas of `name` differ: the path of each leaf that differs, and how far apart its values are.
 
         Raises UsageError if `ranks` has fewer than two ranks, and what `pull` raises.
         """
@@ -530,7 +535,8 @@ class Cluster:
     def auto_sync(self) -> bool:
         """Whether the working folder is copied to all hosts, and changed modules are reloaded, before each cell.
 
-        Can be set. Raises UsageError if the working folder is the home folder or ``/``, or no longer exists.
+        Can be set. Switching it on raises UsageError if the working folder is the home folder or ``/``, or no longer
+        exists.
         """
         return self._folder.auto_sync
 
@@ -594,9 +600,9 @@ class Cluster:
         `path` is a path on that host (relative paths begin at its rank's working folder), or the id of a repository in
         its Hugging Face cache, such as ``"mlx-community/Qwen3-0.6B-4bit"``. `source` names the host, or a rank on it;
         the default is a host whose copy did not come from a share: the notebook's host, if ranks run there and have the
-        files, or the first one. On other hosts the files get the same path, below their own home folder if it is below
-        the source's; files of the Hugging Face cache go to the cache there. `to` names another folder. In a cell,
-        ``allranks.shared(name)`` returns the path on each rank.
+        files, or the first one. On the other hosts the files get the same path; a path below the source's home folder
+        becomes the same path below each host's own. Files of the Hugging Face cache go to the cache there. `to` names
+        another folder. In a cell, ``allranks.shared(name)`` returns the path on each rank.
 
         Files that a host has already are not sent. Only files of an earlier share are replaced, unless `overwrite` is
         set. Ranks may be running a cell. If the network fails for a while, the share goes on when it is back; the next
@@ -618,10 +624,10 @@ class Cluster:
         notebook, it goes on with the cluster that the next ``%distributed up`` starts. Raises UsageError for an unknown
         picture, and NoCluster.
         """
-        return self._dashboards.watch()
+        return self._dashboards.watch(*views)
 
     def take_dashboards(self, ended: Cluster) -> None:
-        """Have the dashboards of the `ended` cluster show this one; its recorders record nothing more."""
+        """Have the dashboards of the `ended` cluster show this one. The recorders of `ended` record nothing more."""
         self._dashboards.take_from(ended._dashboards)
 
     @property
@@ -630,8 +636,9 @@ class Cluster:
         return self.watch("topology")
 
     def record(self, path: str | Path) -> Recorder:
-        """Record what a dashboard would show, until the recorder, a context manager, is closed.
+        """Record in the file `path` what a dashboard would show, until the returned recorder is closed.
 
+        The recorder is a context manager.
         ``allranks_widgets.replay(path, Dashboard())`` replays the recording, without a cluster.
         """
         return self._dashboards.record(path)
@@ -672,21 +679,23 @@ class Cluster:
     # Requests of the notebook's front end.
 
     def complete(self, code: str, cursor: int) -> dict[str, Any] | None:
-        """Completions from the first living rank, or None if none answers within a second.
+        """Completions from the first living rank; None if there is none, or it does not answer within a second.
 
         Evaluates nothing, and works while the rank is busy.
         """
         return complete_and_inspect.complete(self._live, code, cursor)
 
     def inspect(self, name: str, detail: int = 0) -> dict[str, str] | None:
-        """A rank's description of a name, as a MIME bundle; None if it has none or does not answer within a second.
+        """The first living rank's description of a name, as a MIME bundle; None if it has none.
+
+        Also None if there is no living rank, or if it does not answer within a second.
 
         Evaluates nothing, and works while the rank is busy.
         """
         return complete_and_inspect.inspect(self._live, name, detail)
 
     def has_widget(self, model: str) -> bool:
-        """Whether the page has the model with this id, which belongs to a widget of a rank."""
+        """Whether this id names the model of a rank's widget, and the page has that model."""
         return self._live.has_widget(model)
 
     @property
@@ -696,7 +705,7 @@ class Cluster:
 
     @property
     def client(self) -> Any:
-        """A plain ``ipyparallel.Client`` of the same engines, made on first use.
+        """A plain ``ipyparallel.Client`` of the ranks' engines, made on first use.
 
         Raises NoCluster, and CannotStart if ipyparallel's controller has ended.
         """

@@ -1,4 +1,4 @@
-"""Answers the notebook's front end about names on the ranks: completions, and what a name is."""
+"""Answers requests of the notebook's front end about names on the ranks: completions, and what a name is."""
 
 from __future__ import annotations
 

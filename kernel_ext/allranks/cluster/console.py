@@ -1,4 +1,4 @@
-"""A Jupyter console in a shell that is connected to one rank."""
+"""A Jupyter console, opened in a shell, that is connected to one rank."""
 
 from __future__ import annotations
 

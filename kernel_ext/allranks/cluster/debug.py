@@ -1,4 +1,4 @@
-"""The debugger of a rank, as the notebook uses it: it sends commands and receives pdb's output."""
+"""The notebook's end of a rank's debugger: sends commands and receives pdb's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAVE_WITHIN = 2.0
 """Seconds that a post-mortem may take to end when it is interrupted."""
 numbers = itertools.count(time.time_ns())
 """Numbers of commands: an answer names the last command received. They begin at the current time, so that a notebook
-that takes the cluster over uses higher numbers."""
+that takes the cluster over later uses higher numbers."""
 
 
 class RankDebugger:
@@ -37,7 +37,7 @@ class RankDebugger:
         self._rank, self._monitor, self._lifeline = rank, monitor, lifeline
         self._cell = rank.debugger.cell if rank.debugger is not None else None
         self.text = rank.debugger.text if rank.debugger is not None else ""
-        """What pdb printed when it stopped."""
+        """What pdb printed when the rank stopped."""
 
     @property
     def rank(self) -> int:
@@ -73,7 +73,10 @@ class RankDebugger:
         return self._rank.dead is not None or said is None or (said.answered >= number and not on_its_way(said))
 
     def ask_user(self, read: Read) -> str | None:
-        """Return what the user types, or None once the rank has left the debugger. Raises KeyboardInterrupt."""
+        """Return what the user types (``q`` at the end of input), or None once the rank has left the debugger.
+
+        Raises KeyboardInterrupt.
+        """
         try:
             return ask(read, f"(Pdb) rank {self.rank}: ", self._monitor, lambda: not self.open, None)
         except EOFError:
@@ -130,9 +133,10 @@ def enter(ranks: Ranks, number: int) -> RankDebugger:
 
 
 def rank_to_debug(monitor: Monitor) -> int:
-    """The rank to debug: the first one at a breakpoint, otherwise the first one that raised in the newest cell.
+    """The rank to debug: the first one at a breakpoint, otherwise one whose last cell raised.
 
-    If no rank raised, it is one that was stopped or unblocked. Raises UsageError if there is nothing to debug.
+    Of several that raised, it is the rank with the newest cell. If none raised, it is a rank that was stopped or
+    unblocked. Raises UsageError if there is nothing to debug.
     """
     newest = sorted(monitor.ranks, key=lambda rank: -max(rank.past, default=0))
     ended = [rank for rank in newest if rank.state in AT_REST]

@@ -17,7 +17,7 @@ from allranks_backends.views import RankView, Snapshot
 from .debug import numbers, on_its_way
 
 SETTLE = 0.7
-"""Seconds after a rank stops in which others may stop, too, or begin to wait for stopped ranks."""
+"""Seconds between a stop of a rank and the prompt: other ranks may stop, too, or begin to wait for stopped ranks."""
 PATIENCE = 1.5
 """Seconds that a rank gets to return to its prompt before another rank is chosen."""
 HELP = (
@@ -38,7 +38,7 @@ class Conversation:
         self._rank: int | None = None
         """The rank whose prompt is shown; None if none was chosen."""
         self._moved = 0.0
-        """When a rank last stopped or was last sent a command."""
+        """The `time.monotonic` at which a rank last stopped, or was last sent a command."""
         self._helped = False
         self._said = ""
         self._over = False
@@ -87,7 +87,10 @@ class Conversation:
         return SETTLE if self._rank is None else PATIENCE
 
     def said(self) -> list[Block]:
-        """The output to show; equal output of several ranks appears once."""
+        """The output to show, in which equal output of several ranks appears once.
+
+        If the user cannot type, notes say which ranks have stopped, and how to debug them.
+        """
         groups = alike(dict(sorted(self._unshown.items())))
         self._unshown.clear()
         blocks = [Block("text", tuple(ranks), text, own=True) for text, ranks in groups.items()]

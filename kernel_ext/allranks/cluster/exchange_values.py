@@ -168,7 +168,7 @@ def _cut(name: str, value: Any, count: int) -> list[object]:
 
 
 def _refuse_failed(replies: Mapping[int, Answered[Nothing]], names: str) -> None:
-    """Raise RankError, which names the ranks that could not load a push, and why."""
+    """Raise RankError if ranks could not load a push; its message names these ranks and the reasons."""
     failed = {rank: reply for rank, reply in replies.items() if isinstance(reply, RequestFailed)}
     if not failed:
         return

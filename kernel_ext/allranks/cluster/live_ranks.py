@@ -83,18 +83,18 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class LiveRanks:
-    """The ranks of a cluster, and requests to them; every part of `Cluster` holds the same one."""
+    """The ranks of a cluster, and requests to them; all parts of a `Cluster` share one such object."""
 
     def __init__(self, settings: Settings, hosts: Sequence[Host], backend: str) -> None:
         self.settings, self.hosts = settings, list(hosts)
         self.backend = backend
-        """The collective runtime in use; ``auto`` before `up` has chosen."""
+        """The collective runtime in use; ``auto`` until `up` has chosen one."""
         self.ranks: Ranks | None = None
         """None before `up` and after `down`."""
         self.monitor: Monitor | None = None
         """What the ranks have reported; kept after `down`."""
         self.client: Any = None
-        """The ``ipyparallel.Client`` of the same engines; None until it is first used."""
+        """The ``ipyparallel.Client`` of the ranks' engines; None until `Cluster.client` is first used."""
         self.cell_numbers = itertools.count(1)
         self.following: list[Cell] = []
         """The cells that have not ended."""
@@ -171,7 +171,7 @@ class LiveRanks:
         return chosen
 
     def has_widget(self, model: str) -> bool:
-        """Whether the page has the model with this id, which belongs to a widget of a rank."""
+        """Whether this id names the model of a rank's widget, and the page has that model."""
         return self.ranks is not None and self.ranks.monitor.comms.shows(model)
 
     # Checks before a cell or a request.
@@ -179,7 +179,7 @@ class LiveRanks:
     def whole(self) -> Ranks:
         """The ranks; re-forms a broken world first if no rank is dead.
 
-        Raises NoCluster, WorldBroken, and CannotStart if the world cannot be re-formed.
+        Raises NoCluster, WorldBroken, CellInterrupted, and CannotStart if the world cannot be re-formed.
         """
         ranks = self.ranks_up()
         if ranks.monitor.state == "broken" and not any(rank.dead for rank in ranks.monitor.ranks):
@@ -200,7 +200,7 @@ class LiveRanks:
         return not ranks.monitor.busy(range(self.size))
 
     def form_anew(self, ranks: Ranks) -> str:
-        """Re-form the world in place; returns a message for the user on their variables. Raises CannotStart."""
+        """Re-form the world in place; returns a message for the user, also on the variables. Raises CannotStart."""
         started = time.monotonic()
         ranks.form_again()
         text = f"Re-formed the world in {time.monotonic() - started:.2f} s. All variables were kept."
@@ -266,7 +266,10 @@ class LiveRanks:
             raise CellInterrupted(f"stopped before these ranks had ended the previous cell: {doing}") from None
 
     def refuse_pending(self, ranks: Ranks, chosen: Sequence[int], code: str) -> None:
-        """Raise WouldHang if `code` uses a variable of a `chosen` rank that needs a collective of all ranks."""
+        """Raise WouldHang if `code` uses a variable that a `chosen` rank cannot evaluate without the other ranks.
+
+        Such a variable is not evaluated yet, and needs a collective, which all ranks must enter.
+        """
         for rank, answer in ranks.ask(chosen, Pending(code)).items():
             try:
                 names = answer.result(PENDING_WITHIN).answer.names
@@ -298,7 +301,7 @@ class LiveRanks:
         monitor.wait(lambda: all(rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
 
     def let_go(self) -> None:
-        """Leave the ranks running when this process ends, so that another process can attach."""
+        """Do not end the ranks when this process ends: until their lease expires, another process can attach."""
         self.ranks_up().let_go()
 
     # Requests.
@@ -311,7 +314,9 @@ class LiveRanks:
         *,
         in_steps: bool = False,
     ) -> dict[int, Future[Reply[A]]]:
-        """Ask all of `ranks` that are not dead; `all_replies` names the dead ones. Raises WorldBroken and Busy.
+        """Send a question to all of `ranks` that are not dead; `all_replies` names the dead ones.
+
+        Raises NoCluster, UsageError, Busy, CellInterrupted, and WorldBroken if all of `ranks` are dead.
 
         With `in_steps`, ranks whose cell has ended a step (`log`, `end_step`) do not count as busy.
         """
@@ -331,7 +336,10 @@ class LiveRanks:
         return {rank: cause for rank in self.choose_ranks(ranks) if (cause := known[rank].dead)}
 
     def refuse_dead(self, chosen: Sequence[int], others: Callable[[Collection[int]], str] = lambda _ranks: "") -> None:
-        """Raise WorldBroken if all `chosen` ranks are dead; if some are, NoAnswer with a sentence on the `others`."""
+        """Raise WorldBroken if all `chosen` ranks are dead, and NoAnswer if some are.
+
+        NoAnswer includes the sentence that `others` makes on the living ranks.
+        """
         dead = self.dead_among(chosen)
         if not dead:
             return
@@ -350,7 +358,7 @@ class LiveRanks:
         replies, silent = dict[int, Answered[A]](), list[int]()
         stop = Stop()
         try:
-            # An exception raised within `wait` could leave locks held, and the lifeline's thread would block on them.
+            # If Ctrl-C raised in `concurrent.futures.wait`, locks could stay held and block the lifeline's thread.
             with stop.noted():
                 wait_for_values(asked, self._moved, stop.raise_if_pressed)
         except KeyboardInterrupt:
@@ -397,7 +405,10 @@ class LiveRanks:
         ranks: Sequence[int] | int | None,
         others: Callable[[Collection[int]], str] = lambda _ranks: "",
     ) -> dict[int, Answered[A]]:
-        """Return all replies. Raises NoAnswer, with a sentence on the `others`, if some ranks are silent or dead."""
+        """Return all replies. Raises NoAnswer if some ranks are silent or dead, and what `replies` raises.
+
+        NoAnswer includes the sentence that `others` makes on the ranks that answered.
+        """
         dead = self.dead_among(ranks)
         replies, silent = self.replies(asked)
         if silent:
@@ -423,7 +434,7 @@ def reply_or_error(rank: int, reply: Answered[A], name: str) -> Reply[A]:
 
 
 def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
-    """The error that names the `silent` ranks, with a sentence on the `others`."""
+    """The error that names the `silent` ranks; `others` is a sentence on the other ranks."""
     return NoAnswer(
         f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding (stopped, or unreachable). {others}"
         f"{' ' if others else ''}Try again when %distributed status no longer shows 'stopped'. To replace instead: "

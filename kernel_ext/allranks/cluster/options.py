@@ -46,7 +46,8 @@ def local_options(**given: Any) -> LocalOptions:
 class Keywords(Generic[Options]):
     """Gives methods that end in ``**options`` the keywords of a class.
 
-    Editors, type checkers and ``help`` see each keyword. An unknown one raises TypeError, which suggests the nearest.
+    Editors, type checkers and ``help`` see each keyword. An unknown keyword raises TypeError; its message suggests the
+    nearest one.
     """
 
     def __init__(

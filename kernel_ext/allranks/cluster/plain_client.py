@@ -11,7 +11,7 @@ from .live_ranks import LiveRanks
 
 
 def plain_client(live: LiveRanks) -> Any:
-    """A plain ``ipyparallel.Client`` of the same engines, made on first use.
+    """A plain ``ipyparallel.Client`` of the ranks' engines, made on first use.
 
     Raises NoCluster, and CannotStart if ipyparallel's controller has ended.
     """

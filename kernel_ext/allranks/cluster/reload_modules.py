@@ -37,10 +37,11 @@ class ModuleReload:
         return modules_in(contents) != self._sources
 
     def reload(self, ranks: Ranks, result: SyncResult) -> None:
-        """Have all ranks reload the modules that have changed, or none; `result` gets the names, or the reason.
+        """Have all ranks reload the modules that have changed, or none of them.
 
-        Raises CannotCopy if a rank does not respond: its modules may differ from those of other ranks until the next
-        reload, which first tells it what was decided.
+        `result` gets the names of the reloaded modules, or the reason why none was reloaded. Raises CannotCopy if a
+        rank does not respond: its modules may differ from those of other ranks until the next reload, which first sends
+        this rank the decision.
         """
         number, stop = time.time_ns(), Stop(around=True)  # a higher number than in any earlier notebook
         with self._live.changing, stop.noted():
@@ -113,7 +114,7 @@ class ModuleReload:
 
 
 def modules_in(contents: Contents) -> dict[str, Stamp]:
-    """The modules of the folder."""
+    """The Python files among `contents`, with their stamps."""
     return {path: stamp for path, stamp in contents.files.items() if path.endswith(".py")}
 
 

@@ -70,7 +70,10 @@ class RunHistory:
             max(earlier, key=lambda each: each.points).thin()
 
     def restore(self, stored: Sequence[StoredRun]) -> tuple[list[CellRun], int]:
-        """Add `stored` runs that are new here; returns the run of each, and how many were new. Raises ValueError."""
+        """Add `stored` runs that are new here; returns the `CellRun` of each stored run, and how many were new.
+
+        Raises ValueError if a stored run is invalid.
+        """
         known = {(run.at, run.code): run for run in self}
         saved = [CellRun.restored(each) for each in stored]
         added = [run for run in saved if (run.at, run.code) not in known]
@@ -106,7 +109,10 @@ class RunHistory:
     # Changing.
 
     def rename(self, which: int | str, name: str) -> None:
-        """Give a run a new name. Raises UsageError if another run has it, or if it is a number or ``run``."""
+        """Give a run a new name, which must be one line.
+
+        Raises UsageError if another run has the name, or if it is empty, ``run``, or a number other than the run's own.
+        """
         run = self[which]
         if not name.strip() or len(name.split("\n")) > 1 or name == "run":
             raise UsageError("a run needs a name in one line, other than 'run'.")
@@ -236,14 +242,17 @@ class RunHistory:
 
 
 class RunComparison:
-    """A run compared with an earlier run: its metrics, and the values and lines of code that differ."""
+    """A run compared with another, `before`: metrics, and the values and lines of code that differ.
+
+    Without a run to compare with, `before` is None.
+    """
 
     def __init__(self, run: CellRun, before: CellRun | None) -> None:
         self.run, self.before = run, before
 
     @property
     def changes(self) -> list[Change]:
-        """The values that differ, each with ``name``, ``before`` and ``now``."""
+        """The values that differ, each with ``name``, ``before`` and ``now``; empty without a run to compare with."""
         return self.run.changes(self.before)[0] if self.before is not None else []
 
     @property
@@ -337,7 +346,7 @@ def _write_csv(path: Path, rows: Sequence[Sequence[object]]) -> None:
 
 
 def _written(path: str | Path, file: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make a temporary file, which then replaces `file` atomically. Raises UsageError."""
+    """Have `write` make a temporary file, which then replaces `file` atomically. Raises UsageError if that fails."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         write(draft)

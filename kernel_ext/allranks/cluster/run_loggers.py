@@ -1,4 +1,4 @@
-"""Writes runs that have ended for TensorBoard, MLflow and W&B, with their own libraries.
+"""Writes ended runs in the formats of TensorBoard, MLflow and W&B, with the libraries of these tools.
 
 Each step gets the figures that a chart shows: the mean over the ranks and, if the ranks differ, minimum and maximum.
 The libraries are imported when they are used, and are not dependencies.
@@ -74,7 +74,7 @@ def to_tensorboard(runs: Sequence[CellRun], to: str, force: bool) -> None:
 
 
 def _folder(run: CellRun) -> str:
-    """A folder name for the run that no other run has."""
+    """A folder name that no other run has."""
     return re.sub(r"[^\w .=-]", "_", run.label)
 
 

@@ -69,7 +69,7 @@ from .live_ranks import LiveRanks
 from .run_history import RUNS
 
 RUNS_SAVED = 10
-"""Number of runs, the latest ones, that are saved with the variables; hidden runs among them are left out."""
+"""The latest runs, at most this many, are saved with the variables; hidden runs among them are left out."""
 REMOVED_WITHIN = 30.0
 """Seconds that ranks get to remove files that are no longer needed."""
 Grouped = TypeVar("Grouped", StoredArray, StoredValue)
@@ -78,7 +78,7 @@ FORESEEN = {
     *("OSError", "PermissionError", "FileNotFoundError", "FileExistsError", "NotADirectoryError", "IsADirectoryError"),
     *("Damaged", "ValueError", "LookupError"),
 }
-"""Errors on ranks whose message is clear without the error's name."""
+"""Names of the error types whose messages are clear without the name."""
 REFUSED = (
     "No such file",
     "Permission denied",
@@ -202,7 +202,7 @@ class SaveAndLoad:
             asked = dict[int, Future[Reply[SnapshotTaken]]]()
             try:
                 for rank, each in savable.items():
-                    # Variables that all ranks have come first, so that their arrays have the same keys.
+                    # Variables that exist on all ranks come first, so that their arrays have the same keys.
                     chosen = sorted(each.names, key=lambda name: (name not in everywhere, name))
                     asked |= ranks.ask([rank], TakeSnapshot(version=version, names=chosen))
                 taken = self._answers(ranks, numbers, asked, failed)
@@ -270,7 +270,7 @@ class SaveAndLoad:
         own: bool,
         failed: Refusal,
     ) -> tuple[int, dict[int, str]]:
-        """Have all ranks load these names; returns the bytes read, and, by rank, what could not be restored.
+        """Have all ranks load these variables; returns the bytes read, and, by rank, what could not be restored.
 
         With `own`, each rank loads the files of the rank with its number; otherwise, the values are equal on all ranks.
         """
@@ -302,14 +302,17 @@ class SaveAndLoad:
         chosen: Sequence[int],
         buffers: Sequence[Buffer] = (),
     ) -> dict[int, A]:
-        """Ask these ranks and return their answers. If some fail, raises what `failed` returns for the reasons."""
+        """Ask the `chosen` ranks the question; returns their answers. Raises what `_answers` raises."""
         _refuse_removed(ranks, chosen, failed)
         return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
 
     def _answers(
         self, ranks: Ranks, chosen: Sequence[int], asked: Mapping[int, Future[Reply[A]]], failed: Refusal
     ) -> dict[int, A]:
-        """The answers of the `chosen` ranks. Raises what `_each` raises, and WorldBroken if one was dead when asked."""
+        """The answers of the `chosen` ranks. If some fail, raises what `failed` returns for the reasons.
+
+        Raises NoAnswer and WorldBroken for ranks that do not answer or die, and CellInterrupted after Ctrl-C.
+        """
         if len(asked) < len(chosen):
             self._live.refuse_if_broken(ranks)
         try:
@@ -404,7 +407,7 @@ def _cannot_load(folder: str) -> Refusal:
 
 
 def _chosen(names: Sequence[str] | str | None) -> list[str] | None:
-    """The names without repetition; None for all. Raises UsageError for an invalid name."""
+    """The names without repetition; None for all. Raises UsageError for an invalid name, or if there are no names."""
     if names is None:
         return None
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
@@ -417,7 +420,7 @@ def _chosen(names: Sequence[str] | str | None) -> list[str] | None:
 
 @contextmanager
 def _adding(text: str) -> Iterator[None]:
-    """Add a sentence to the message of an error that is raised within."""
+    """Add a sentence to the message of an error that is raised in the ``with`` block."""
     try:
         yield
     except (CannotSave, CannotLoad, NoAnswer, WorldBroken, CellInterrupted) as error:
@@ -563,7 +566,8 @@ def _equal_ones(
 ) -> tuple[list[str], list[str]]:
     """The names to load if not every rank can load the files of the rank with its number, and notes for the user.
 
-    Only variables that were equal on all ranks can be loaded then. Raises CannotLoad if others are wanted.
+    Only variables that were equal on all ranks can be loaded then. Raises CannotLoad if `wanted` (None: all variables)
+    has others.
     """
     names, notes = list(manifest.variables if wanted is None else wanted), list[str]()
     if random := [name for name in names if name in RANDOM_STATES and not manifest.variables[name].equal]:

@@ -25,7 +25,7 @@ JOIN_WITHIN = 600.0
 
 
 class StartAndEnd:
-    """Starts the ranks, forms the world, and ends every process; has what a start found out."""
+    """Starts the ranks, forms the world, and ends every process. `Cluster` documents its attributes."""
 
     def __init__(self, live: LiveRanks, cells: Cells, watch: Watch) -> None:
         self._live, self._cells, self._watch = live, cells, watch
@@ -77,7 +77,7 @@ class StartAndEnd:
         self._watch.go_on()
 
     def _refuse_if_left_behind(self) -> None:
-        """Raise UsageError if a cluster without a notebook has this name or, with `keep`, if any running one has it."""
+        """Raise UsageError if a cluster without a notebook has this name, or, with `keep`, any running cluster has."""
         name, keep = self._live.settings.name, self._live.settings.options.keep
         kept = read_detached(name) if keep else readable(name)
         if kept is not None and kept.exists and (keep or not kept.has_notebook):

@@ -11,10 +11,10 @@ from allranks.units import seconds_text
 from allranks_widgets.table import text_table
 
 BAR = 32
-"""Characters for the whole start in a bar."""
+"""Length, in characters, of a bar that spans the whole start."""
 REMOTE = {"log in": "Greeting", "start Python": "Heard", "look at the host": "Prepared", "import": "Started"}
 LOCAL = {"start Python, import": "Started"}
-"""Maps each step to the event of the host process that ends it. A host goes through the steps in this order."""
+"""Maps each step to the type of the host process's event that marks its end. A host takes the steps in this order."""
 LAUNCHED = {"start the launcher": "Launched"}
 
 
@@ -24,7 +24,7 @@ class Step:
 
     name: str
     host: str
-    """Where it took place; empty for the last steps, which all ranks take together."""
+    """The host where the step took place; empty for steps that all ranks take together."""
     began: float
     ended: float
 

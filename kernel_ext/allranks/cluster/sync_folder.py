@@ -95,7 +95,7 @@ class SyncedFolder:
         return "\n".join([*lines, *result.of_modules()])
 
     def _news(self, result: SyncResult) -> list[str]:
-        """The lines on files that were not sent, if they differ from the last report."""
+        """The lines on files that were not sent; no lines if they are the same as in the last report."""
         refused = {host: each for host, each in result.hosts.items() if each.refused}
         kept = {host: HostSync(each.folder, refused=each.refused) for host, each in refused.items()}
         lines = [*str(SyncResult(kept, Contents({}))).splitlines(), *left_out_lines(result.contents)]

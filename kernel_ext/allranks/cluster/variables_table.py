@@ -41,7 +41,7 @@ class Variables:
         dead: Sequence[int] = (),
     ) -> None:
         self.silent, self.dead = tuple(silent), tuple(dead)
-        """Ranks that did not answer, and dead ranks; the table shows neither."""
+        """Ranks that did not answer (`silent`), and dead ranks: their variables are not in the table."""
         by_name: dict[str, dict[int, requests.DescribedVariable]] = {}
         for rank, entries in told.items():
             for entry in entries:
@@ -72,7 +72,7 @@ class Variables:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Join arrays along their first axis, or lists and tuples to one list. Raises TypeError and ValueError."""
+    """Join arrays along their first axis, or lists and tuples into one list. Raises TypeError and ValueError."""
     if all(isinstance(part, (list, tuple)) for part in parts):
         return [each for part in parts for each in part]
     if any(getattr(part, "shape", None) == () for part in parts):
@@ -97,9 +97,9 @@ class Difference(NamedTuple):
 
 
 def differing(told: Mapping[int, Sequence[Leaf]]) -> tuple[list[str], dict[str, str]]:
-    """The paths whose leaves differ only in value, and a text for each path with another difference.
+    """The paths whose leaves differ only in value, and, by path, a text on each leaf with a different problem.
 
-    The leaf is then absent on a rank, not evaluated yet, or of another type or shape.
+    Such a leaf is absent on a rank, is not evaluated yet, or differs in type or shape between ranks.
     """
     paths: dict[str, dict[int, Leaf]] = {}
     for rank, entries in told.items():
@@ -119,7 +119,7 @@ def differing(told: Mapping[int, Sequence[Leaf]]) -> tuple[list[str], dict[str, 
 
 
 def largest_difference(values: Mapping[int, object]) -> str:
-    """Describe how far the values of one leaf are from the lowest rank's value."""
+    """Describe how far the values of one leaf are from the lowest rank's; if they are not numbers, list them."""
     import numpy as np
 
     (first, reference), *others = values.items()

@@ -1,4 +1,4 @@
-"""``%distributed discover``: how hosts are connected, the hostfile for that, and the addresses of the cables."""
+"""``%distributed discover``: how hosts are connected, a hostfile for them, and addresses for the cables."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, show: Callable[[Discovery], None], verb: str) -> bool:
     """Run ``discover``: show the result, set up addresses, write the hostfile, and print the next command.
 
-    Returns whether a world can be formed. `verb` is the command as it was typed, for messages.
+    Returns whether a world can be formed. `verb` is the command as it was typed, for messages. Raises UsageError and
+    HostUnreachable.
     """
     if options.yes and not options.setup:
         raise UsageError("--yes needs --setup.")

@@ -20,7 +20,7 @@ def hosts(macs: Sequence[Mac], servers: Sequence[Server]) -> tuple[HostView, ...
 
 
 def along_cables(cables: Sequence[Cable], order: Sequence[int], backend_name: str | None) -> list[LinkView]:
-    """The links over usable cables that the backend uses, in both directions.
+    """The links over usable cables, in both directions; with a backend, only the links that it uses.
 
     `order` has the index of each rank's host.
     """

@@ -283,13 +283,13 @@ def _facts(told: Surveyed, trial: TrialStart) -> HostFacts:
 
 
 def _reaches(host: str, trial: TrialStart) -> dict[str, Reach]:
-    """For each host that `host` had to reach, the address, and the error if that failed."""
+    """For each host that `host` had to reach: its address, and the error if it could not be reached."""
     found = {other: Reach(trial.addresses.get(other, "")) for one, other in trial.reached if one == host}
     return found | {each.other: Reach(each.address, _errno(each.why)) for each in trial.apart if each.one == host}
 
 
 def _errno(why: str) -> str:
-    """The name of the system error, such as ``ECONNREFUSED``, whose message is `why`; `why` itself if there is none."""
+    """The name (``ECONNREFUSED``, say) of the system error with the message `why`; `why` itself if there is none."""
     return next((name for number, name in errno.errorcode.items() if os.strerror(number).lower() == why), why)
 
 

@@ -229,7 +229,10 @@ def _clusters(parts: Iterable[OnHost]) -> list[RunningCluster]:
 
 
 def _whole_id(name: str, hosted: Sequence[HostedCluster], detached: Mapping[str, Detached]) -> str:
-    """Return `name`, or if no cluster has that name, the one id that begins with it. Raises UsageError for several."""
+    """Return the id that begins with `name`, or `name` itself if a cluster has that name or no id begins with it.
+
+    A `name` shorter than `ENOUGH_OF_AN_ID` is returned unchanged. Raises UsageError if several ids begin with `name`.
+    """
     if name in detached or any(name == cluster.name for cluster in hosted) or len(name) < ENOUGH_OF_AN_ID:
         return name
     known = {cluster.cluster for cluster in hosted} | {kept.cluster for kept in detached.values()}
@@ -274,7 +277,7 @@ def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str], u
 
 
 def left_behind_on(answers: Mapping[str, Sequence[object]]) -> list[RunningCluster]:
-    """The clusters without a notebook that hosts reported at login, except clusters that this machine can attach to."""
+    """The clusters whose notebook is gone, as hosts reported at login; not those that this machine can attach to."""
     known = {kept.cluster for kept in detached_clusters().values()}
     parts = [part for part in _parts(answers)[0] if part.cluster.cluster not in known]
     return _clusters(parts)

@@ -160,7 +160,7 @@ def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, byte
 
 
 def _read_all(stream: IO[bytes], into: bytearray) -> None:
-    """Read `stream` to its end and close it here: if another thread did, its descriptor could be reused meanwhile."""
+    """Read `stream` to its end and close it. If another thread closed it, the descriptor could be reused meanwhile."""
     with stream:
         into += stream.read()
 

@@ -24,12 +24,12 @@ from allranks_backends.registry import cannot_run, choose, get_backend
 STAND_IN = "ring"
 """The trial's backend if the requested one would occupy devices (RDMA, GPUs) or has its ranks started by mpirun."""
 EACH = 2
-"""Ranks started per host: few, since a ring's ranks poll while they wait. More if a ring returns to the host."""
+"""Maximum ranks started per host; few, since a ring's ranks poll while they wait. For an exception see `_few`."""
 
 
 @dataclass(frozen=True)
 class TrialStart:
-    """How far a start got. Everything that it started has ended."""
+    """How far the trial got. Everything that it started has ended."""
 
     refused: str = ""
     """The error message of `up`; empty if nothing that was tried failed."""
@@ -38,7 +38,7 @@ class TrialStart:
     causes: Sequence[HostCause] = ()
     apart: Sequence[Apart] = ()
     reached: Sequence[tuple[str, str]] = ()
-    """The pairs of hosts of which the first had to reach the second; empty if the trial did not get that far."""
+    """Pairs of hosts: the first host had to reach the second. Empty if the trial did not get that far."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """The address at which the other hosts were to reach each host."""
 
@@ -58,8 +58,8 @@ def try_up(
 ) -> TrialStart:
     """Start ranks on `hosts`, which has one entry per rank, as `Cluster.up` does, and end them.
 
-    Starts at most `EACH` ranks on each host, or more if hosts would otherwise have other neighbours than with all
-    ranks. Raises UsageError as `Cluster` does.
+    Starts at most `EACH` ranks on each host, or more if hosts would otherwise have neighbours that they do not have
+    with all ranks. Raises UsageError as `Cluster` does.
     """
     asked = UpOptions(name="doctor", python=python, cwd=cwd, lease=0)
     settings = Settings.of(asked, hosts, backend, env)
@@ -107,9 +107,10 @@ def _try_once(settings: Settings, hosts: Sequence[Host], backend: str) -> tuple[
 
 
 def _few(hosts: Sequence[Host], backend: str) -> list[Host]:
-    """At most `EACH` ranks of each host, in order.
+    """The hosts of the first `EACH` ranks of each host, in order.
 
-    If hosts would then have other neighbours than with all ranks: of each series of consecutive ranks on a host.
+    If hosts would then have neighbours that they do not have with all ranks, the hosts of the first `EACH` ranks of
+    each series of consecutive ranks on a host.
     """
     begun = Counter[str]()
     few = list[Host]()

@@ -1,4 +1,4 @@
-"""Environments on other hosts that match the notebook's: `%distributed setup`.
+"""Environments that match the notebook's, for other hosts: `%distributed setup`.
 
 Runs in: the notebook's kernel, a script or a shell; `on_host` on the hosts.
 Called by: ``magics`` and ``__main__``.

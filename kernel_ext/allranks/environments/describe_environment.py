@@ -24,7 +24,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The version of Python that hosts need."""
 MLX = "mlx"
 HALVES = {"mlx-cpu": "cpu", "mlx-cuda-12": "cuda12", "mlx-cuda-13": "cuda13"}
-"""Maps each package with MLX's backend for Linux to the extra of ``mlx`` that installs it. A host needs one."""
+"""Maps each package with MLX's backend for Linux to the extra of ``mlx`` for it. A Linux host needs one package."""
 NOT_FOR_RANKS = frozenset(
     {
         "jupyter",
@@ -88,7 +88,7 @@ class Environment:
 
     wanted: Sequence[str]
     versions: Mapping[str, str]
-    """The version of each of these packages, by name."""
+    """The version of each package of the environment, by name."""
     sent: Sequence[str] = ()
     """Packages that were installed here from files: an index may lack them, so hosts get wheels from here."""
     left_out: Sequence[str] = ()

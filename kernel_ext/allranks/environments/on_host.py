@@ -1,4 +1,4 @@
-"""Makes an environment on a host that matches the notebook's; sent to the host as text, and run there.
+"""Makes an environment that matches the notebook's. The notebook sends this file to a host as text and runs it there.
 
 Uses only the standard library and runs on any Python from 3.8 on, which need not be the environment's Python. Requests
 come on standard input, one line of JSON each. After the last request come the wheels that it announces. Each event is

@@ -1,4 +1,4 @@
-"""Make environments on hosts that match the notebook's, over ssh, all hosts at once."""
+"""Give hosts environments that match the notebook's, over ssh, all hosts at once."""
 
 from __future__ import annotations
 
@@ -187,8 +187,8 @@ def asked_by(options: argparse.Namespace, progress: Say) -> SetupResult:
 class Environments:
     """The environments that hosts are to get, by the packages chosen for each host.
 
-    These are the packages in `only`, or with `remembered` the host's previous choice. The constructor and `of` raise
-    UsageError.
+    The chosen packages are `only` (None: all), or with `remembered` the host's previous choice. The constructor and
+    `of` raise UsageError.
     """
 
     def __init__(self, only: Sequence[str] | None, *, remembered: bool) -> None:
@@ -237,7 +237,7 @@ class HostLogin:
         """
 
     def run(self) -> HostSetup:
-        """Set the host up; returns failures of the host as a result instead of raising them."""
+        """Set up the host; returns a failure as a result instead of raising it."""
         name = self.host.shown
         try:
             return self._set_up()

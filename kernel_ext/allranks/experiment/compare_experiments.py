@@ -19,7 +19,10 @@ NEVER_ALIKE = ("at", "folder", "run")
 
 
 def find_run(entries: Sequence[Entry], wanted: object) -> Entry:
-    """Return the run with this label, at this row, or with these parameters. Raises UsageError for none or several."""
+    """Return the run that `wanted` means: by its label, its row in the table, or a mapping with some of its parameters.
+
+    Raises UsageError if there is no such run, or several.
+    """
     if isinstance(wanted, int) and -len(entries) <= wanted < len(entries):
         return entries[wanted]
     if isinstance(wanted, Mapping):

@@ -48,8 +48,8 @@ class Experiment:
     of 4 MiB, which takes a fraction of a second; the world of a notebook is always measured. `repeat` is how often each
     combination is run, `timeout` the seconds that one run may take (None: no limit).
 
-    Results are in `folder` (``runs/NAME``): ``results.parquet``, and for each run a folder with its log and executed
-    notebook. Raises UsageError if the grid cannot be run or a library is missing.
+    Results are in `folder` (default: ``runs/NAME``): ``results.parquet``, and for each run a folder with its log and
+    executed notebook. Raises UsageError if the grid cannot be run or a library is missing.
     """
 
     def __init__(

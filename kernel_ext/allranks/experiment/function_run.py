@@ -19,7 +19,7 @@ from .notebook_run import NotebookOutcome, show_recorded
 from .runs_on_disk import plain_results
 
 STOP_EVERY = 2.0
-"""Seconds between two attempts to stop a run whose time is over."""
+"""Seconds between two attempts to stop a run whose time is up."""
 
 Function = Callable[..., Mapping[str, object] | None]
 """Called with the parameters it takes: on the ranks, or here with the live cluster first. Returns results by name."""
@@ -106,7 +106,7 @@ def _results(returned: object) -> Mapping[str, object]:
 
 
 class _Limit:
-    """Interrupts the ranks once the time of a run is over, again and again until its function returns."""
+    """Interrupts the ranks once the time of a run is up, again and again until its function returns."""
 
     def __init__(self, cluster: Cluster, seconds: float | None) -> None:
         self._cluster, self._seconds = cluster, seconds
@@ -130,7 +130,7 @@ class _Limit:
 
 
 def _explain(error: Exception) -> str:
-    """Say why a run failed: an error of allranks by its message, others with their class and line as well."""
+    """Say why a run failed: the message of an error of allranks; for any other error also its class and line."""
     if isinstance(error, AllranksError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -30,7 +30,7 @@ WORLD = (
     "check",
     "ordered",
 )
-"""Parameters that determine the world of a function: arguments of `Cluster` with these names."""
+"""Parameters that determine the world of a function: each is passed to `Cluster` as the argument of that name."""
 TAKEN = ("run", "repeat", "status", "cause", "error", "seconds", "at", "attempts", "code", "folder")
 """Columns of the results; no parameter can have one of these names."""
 

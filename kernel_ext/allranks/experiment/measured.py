@@ -49,7 +49,7 @@ def figures(cluster: Cluster, measured: float | None = None) -> dict[str, object
     ``start``, ``wait`` and ``transfer`` are in seconds, ``busbw`` is in bytes a second: `measured`, or if that is None
     the value from the last bench. ``rss`` and ``mlx_peak`` are the bytes of the rank that uses most. ``wait`` and
     ``transfer`` are means over ranks of the time spent in the collectives of cells that ran with ``timing=True``;
-    ``straggler`` is the rank for which the others waited.
+    ``straggler`` says in words for which rank the others waited longest.
     """
     assert cluster._live.monitor is not None
     monitor = cluster._live.monitor
@@ -106,7 +106,7 @@ def _memory(cluster: Cluster, snapshot: Snapshot) -> dict[str, int | None]:
 
 
 def _quietly(cluster: Cluster, code: str) -> list[Any] | None:
-    """Run a cell without showing it; return its value on each rank, None if it could not run."""
+    """Run a cell without showing it; return its value on each rank, or None if it failed."""
     try:
         result = cluster.run(code, screen=Nowhere(), timeout=WITHIN)
         return [rank.value for rank in result.check().values()]

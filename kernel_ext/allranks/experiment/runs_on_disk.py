@@ -35,7 +35,7 @@ class RunRecord:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the experiment, so that no other process runs it. Raises Busy. The lock ends with its process."""
+        """Lock the experiment within the context, or until the process ends. Raises Busy if another process runs it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / ".lock", "a+") as lock:
             try:

@@ -27,7 +27,7 @@ OPTIONS = {"fresh": "true or false", "repeat": "a whole number", "timeout": "sec
 KEYS = {**dict.fromkeys(("name", "function", "notebook", "folder"), "a text"), "grid": "a table", **OPTIONS}
 """Maps each key to the kind of value that it takes, in words."""
 TYPES = {"a text": (str,), "a table": (dict, list), "true or false": (bool,), "a whole number": (int,)}
-"""Maps these words to Python types; other words stand for a number."""
+"""Maps kinds of values in `KEYS` to Python types; every other kind is a number."""
 SHOWN = 60
 """Maximum characters of a value in the printed table."""
 

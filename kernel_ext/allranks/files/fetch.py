@@ -36,9 +36,9 @@ from .sync_result import files_text, names
 from .transfer import FileTransfer, batches
 
 COMPARED_IN_ONE = 64 * 2**20
-"""Total bytes of the files whose digests one message asks for."""
+"""Maximum total bytes of the files whose digests one message asks for, unless it asks for one larger file."""
 _OF_RANK = re.compile(r"rank-\d+(/|$)")
-"""The beginning of a path in the folder for one rank."""
+"""Matches the folder for one rank, and each path in it."""
 TARGET = "fetched"
 """The folder beside the notebook for fetched files; its `.gitignore` keeps it from being sent to hosts."""
 
@@ -70,20 +70,21 @@ class _Copy:
     """Relative to the target."""
     found: FoundFile
     ranks: list[int]
-    """The ranks that have it; the first of them sends it."""
+    """The ranks that have the file; the first one sends it."""
 
 
 class Fetch:
-    """One fetch from these ranks. `go_on` is called often, and may raise."""
+    """One fetch of files from the `chosen` ranks to `target`. `go_on` is called often, and may raise."""
 
     def __init__(self, ranks: Ranks, chosen: Sequence[int], target: Path, go_on: Callable[[], None]) -> None:
         self._ranks, self._chosen, self._target = ranks, chosen, target
         self._go_on, self._transfer = go_on, FileTransfer(ranks, go_on, _explained)
 
     def run(self, pattern: str, *, overwrite: bool) -> FetchResult:
-        """Fetch the files that match.
+        """Fetch the files that match `pattern`.
 
-        Raises UsageError if no rank has one, too many match, or one exists here; CannotCopy; and what `go_on` raises.
+        Raises UsageError if no rank has such a file, if too many match, if the target folder cannot be made, or if a
+        file exists there already and `overwrite` is not set; CannotCopy; and what `go_on` raises.
         """
         found = self._transfer.answers(dict.fromkeys(self._chosen, FindFiles(pattern=os.fsencode(pattern))))
         if any(each.more for each in found.values()):
@@ -105,7 +106,7 @@ class Fetch:
     # Which files.
 
     def _copies(self, found: Mapping[int, FilesFound]) -> list[_Copy]:
-        """The files to fetch, each once; if files with one path differ, in a folder for each rank."""
+        """The files to fetch, one copy of equal files. If files with one path differ, each goes to a rank's folder."""
         by_path = dict[str, list[_Copy]]()
         for rank, answer in found.items():
             host = self._ranks.monitor.ranks[rank].host
@@ -133,7 +134,7 @@ class Fetch:
         return theirs == host and copy.found.identity == found.identity
 
     def _merge_equal(self, by_path: Mapping[str, list[_Copy]]) -> None:
-        """Keep one copy of the files with one path if their content is equal."""
+        """For each path, keep one copy if the content of all its copies is equal."""
         alike = [each for each in by_path.values() if len(each) > 1 and len({copy.found.size for copy in each}) == 1]
         of_rank = defaultdict[int, list[_Copy]](list)
         for copies in alike:
@@ -146,7 +147,7 @@ class Fetch:
                 del copies[1:]
 
     def _digests(self, of_rank: Mapping[int, Sequence[_Copy]]) -> dict[int, bytes]:
-        """The digest of each of these copies, by the copy's ``id``."""
+        """The digest of each copy in `of_rank`, by the copy's ``id``."""
         found = dict[int, bytes]()
         transfer = FileTransfer(self._ranks, self._go_on, _explained)
         compared = dict.fromkeys(of_rank, 0)
@@ -167,7 +168,11 @@ class Fetch:
         return found
 
     def _refuse(self, copies: Sequence[_Copy], overwrite: bool) -> None:
-        """Raise UsageError if files exist or the target cannot be made, and CannotCopy if the disk lacks space."""
+        """Make the target folder.
+
+        Raises UsageError if that fails, or if a file exists there and `overwrite` is not set; CannotCopy if the disk
+        lacks space.
+        """
         there = [each.path for each in copies if os.path.lexists(self._target / each.path)]
         if there and not overwrite:
             raise UsageError(f"{names(there)} in {self._target}: already there. --overwrite replaces it.")
@@ -229,7 +234,8 @@ class Fetch:
 def _by_rank(by_path: Mapping[str, Sequence[_Copy]]) -> list[str]:
     """The paths whose files go to a folder for each rank: the files differ, or another rank has a folder there.
 
-    If there are any, they include all paths that begin like such a folder, so that no two files get the same path.
+    If there is such a path, the paths that begin like a rank's folder (``rank-0/``) are returned as well, so that no
+    two files get the same path.
     """
     folders = set[str]()
     for path in by_path:
@@ -255,7 +261,7 @@ def _explained(rank: Rank, _host: str, error: Exception | None) -> str:
 
 
 def _name(found: FoundFile) -> str:
-    """The file's path below the target. Raises CannotCopy if it leads out, as no path from a rank of ours does."""
+    """The file's path below the target. Raises CannotCopy if the path leads out of it; our ranks send no such path."""
     name = os.path.normpath(os.fsdecode(found.name))
     if os.path.isabs(name) or name.split("/")[0] == "..":
         raise CannotCopy(f"{name} leads out of the folder for what is fetched.")

@@ -1,7 +1,7 @@
 """The notebook's working folder: which of its files are sent to other hosts, and why others are not.
 
-It is read again each time, since a cell that runs right after an edit must not miss it. A file system watcher reports
-edits late, and on NFS it does not report edits by other machines.
+The folder is scanned again for each sync, since a cell that runs right after an edit must not miss the edit. A file
+system watcher reports edits late, and on NFS it does not report edits by other machines.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathspec import GitIgnoreSpec
 from allranks.errors import UsageError
 
 LIMIT = 50 * 2**20
-"""Maximum bytes of a folder that are sent, unless the user sets a limit."""
+"""Maximum number of bytes that are sent, unless the user sets a limit."""
 MOST_FILES = 20_000
 """Maximum number of files that are sent, unless the user sets a limit."""
 LOOK_EVERY = 1000
 """Number of files between two calls of `go_on`, which may stop the scan."""
 SAMPLE = 5
-"""Number of files by which a host recognises the folder itself."""
+"""Number of files that a host compares to see whether it has the notebook's folder itself."""
 NEVER = frozenset(
     {".git", ".hg", ".svn", ".allranks", "__pycache__", ".ipynb_checkpoints", "node_modules", ".DS_Store"}
 )
@@ -38,7 +38,7 @@ SECRETS = GitIgnoreSpec.from_lines(
 LINK = 0o120000
 """The mode of a symbolic link in git."""
 NOTEBOOKS = ".ipynb"
-"""Notebooks are not sent: they change with every save, and ranks run their cells, not their files."""
+"""Notebooks are not sent unless included: they change with every save, and ranks need only the code of cells."""
 
 SECRET, LEADS_OUT, NO_FILE, TOO_LARGE = (
     "a secret",
@@ -65,7 +65,7 @@ class _Ignore(NamedTuple):
     prefix: str = ""
 
     def decides(self, path: str) -> bool | None:
-        """Whether it ignores the path; None if no pattern matches."""
+        """Whether the .gitignore ignores the path; None if no pattern matches."""
         return self.spec.check_file(self.prefix + path[self.cut :]).include
 
 
@@ -75,9 +75,9 @@ class Contents:
 
     files: Mapping[str, Stamp]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Files that are not sent, and why; ignored files, notebooks and environments are not listed."""
+    """Why files and unreadable folders are not sent; ignored files, notebooks and environments are not listed."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """The sizes of files that are left out as too large."""
+    """Sizes, in bytes, of the files that are left out as too large."""
 
 
 class Folder:
@@ -108,7 +108,7 @@ class Folder:
             )
 
     def scan(self, go_on: Callable[[], None] = lambda: None) -> Contents:
-        """The current contents. Calls `go_on` often, which may raise. Raises UsageError."""
+        """The current contents. `go_on` is called often, and may raise. For UsageError see `refuse_if_too_much`."""
         self.refuse_if_too_much()
         self._forget_if_changed()
         included = GitIgnoreSpec.from_lines(self.include) if self.include else None
@@ -139,7 +139,10 @@ class Folder:
             raise UsageError(f"--include {pattern}: no file in {self.path} matches.")
 
     def sample(self, files: Mapping[str, Stamp]) -> list[tuple[bytes, int, int]]:
-        """The newest files, by which a host recognises that it has this very folder: path, inode, and ctime in ns."""
+        """Path, inode and ctime (in ns) of the newest files, or of the folder if there are none.
+
+        A host compares them with its own to see whether it has this very folder.
+        """
         found = []
         regular = [path for path, stamp in files.items() if stamp.mode != LINK]
         for path in sorted(regular, key=lambda path: -files[path].mtime_ns)[:SAMPLE] or [""]:
@@ -153,7 +156,10 @@ class Folder:
     def _walk(
         self, folder: str, ignores: Sequence[_Ignore], included: GitIgnoreSpec | None, only: bool
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Files below `folder`; with `only`, just the files that match `included`. An unreadable folder has none."""
+        """Yield path and stat of the files below `folder` that match `included`, or are neither ignored nor notebooks.
+
+        With `only`, all files must match `included`. A folder that cannot be read yields nothing.
+        """
         try:
             with os.scandir(self.path / folder) as listing:
                 entries = sorted(listing, key=lambda each: each.name)
@@ -163,7 +169,7 @@ class Folder:
             self._unread[folder.rstrip("/") or "."] = f"it cannot be read here ({error.strerror})"
             return
         names = {each.name for each in entries}
-        if "pyvenv.cfg" in names or (folder and ".allranks" in names):  # an environment, or a copy
+        if "pyvenv.cfg" in names or (folder and ".allranks" in names):  # a virtual environment, or a synced copy
             return
         if ".gitignore" in names and (spec := self._read_ignore(folder)) is not None:
             ignores = [_Ignore(spec, cut=len(folder)), *ignores]
@@ -199,7 +205,10 @@ class Folder:
         return known
 
     def _above(self) -> list[_Ignore]:
-        """The .gitignore files above, up to the top of the repository; none if they ignore this folder itself."""
+        """The .gitignore files above the folder, up to the top of its repository.
+
+        Empty if the folder is in no repository, or if these files ignore the folder itself.
+        """
         found, above, prefix = list[_Ignore](), self.path, ""
         while not (above / ".git").exists():
             if above.parent == above:

@@ -5,7 +5,7 @@ neighbours. Each host pulls blocks from the host before it, over the addresses t
 So the content crosses every link once, and all links transfer at the same time. If a connection breaks, the two hosts
 reopen it without the notebook, which only asks for their progress and may be disconnected for a while.
 
-Nothing is put in place before all hosts have everything and their digests equal those of the source.
+Nothing is put in place until every host has all content, with the same digests as on the source.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from .sync_result import files_text, names
 from .transfer import FileTransfer
 
 SILENT_FOR = 180.0
-"""Seconds without an answer from a host after which the share fails. Until then, its rank continues."""
+"""Seconds without an answer from a host's rank after which the share fails. Until then, the rank continues."""
 FEEDERS = 2
-"""Messages with blocks that this machine sends at the same time, if no rank runs on it."""
+"""Number of messages with blocks that this machine sends at a time, if it is the source and no rank runs on it."""
 ENDS_WITHIN = 2.0
 """Seconds to wait for the hosts to close their ports."""
 AGAIN = "What has arrived is kept aside: the same share goes on from there."
@@ -91,15 +91,15 @@ class HostShare:
     folder: str
     """The path of the copy."""
     files: int = 0
-    """Number of files, links and folders that it lacked."""
+    """Number of files, links and folders that the host lacked."""
     nbytes: int = 0
-    """Bytes that were sent to it."""
+    """Bytes that were sent to the host."""
     kept: int = 0
-    """Bytes that were there already, from a stopped share or another source, and were compared by digest."""
+    """Bytes that the host had already, from a stopped share or another source; they were compared by digest."""
     same: bool = False
     """Whether the host has the source's own files, on a file system that both mount."""
     with_host: str = ""
-    """The host whose copy it shares."""
+    """The host whose copy this host shares; empty if it has a copy of its own."""
     unnamed: str = ""
     """Why `allranks.shared` does not find the copy; empty if it does."""
 
@@ -124,7 +124,7 @@ class ShareResult:
 
     @property
     def rate(self) -> float:
-        """Bytes a second of the host that received most, over the whole time."""
+        """Bytes received a second on the host that received most, averaged over the whole share."""
         return max((each.nbytes for each in self.hosts.values()), default=0) / self.seconds
 
     def __str__(self) -> str:
@@ -163,7 +163,7 @@ class ShareResult:
 
 @dataclass
 class _Receiver:
-    """A host that receives, and its progress."""
+    """A host whose progress is watched: a receiver, or the source."""
 
     host: str
     rank: int
@@ -179,7 +179,7 @@ class _Receiver:
 
 
 class HeadShare:
-    """The notebook's end of one share between the hosts of these ranks. `go_on` is called often, and may raise."""
+    """The notebook's end of one share between the hosts of `ranks`. `go_on` is called often, and may raise."""
 
     def __init__(self, ranks: Ranks, go_on: Callable[[], None]) -> None:
         self._ranks, self._go_on, self._shown = ranks, go_on, ranks.monitor.shown_as
@@ -205,9 +205,10 @@ class HeadShare:
         return "stopped once it was in place on all hosts. Run the share again for allranks.shared to find it."
 
     def run(self, path: str, *, source: str | int | None, to: str | None, overwrite: bool) -> ShareResult:
-        """Share the file or folder.
+        """Share the file or folder at `path`.
 
-        Raises UsageError if no host has it or files are in the way; CannotCopy; and what `go_on` raises.
+        Raises UsageError if no host has it, if hosts have different versions, or if files are in the way; CannotCopy;
+        and what `go_on` raises.
         """
         began = time.monotonic()
         source, found = self._source(path, source)
@@ -241,8 +242,8 @@ class HeadShare:
     def _source(self, path: str, named: str | int | None) -> tuple[str, bytes]:
         """The host to share from, and the path there.
 
-        Hosts whose copy no share has put there come first, and among them the notebook's machine if ranks run on it.
-        Raises UsageError if no host has the path, or if these copies differ.
+        A host with an original is preferred to one with a copy that an earlier share made; of several, the notebook's
+        machine is preferred if ranks run on it. Raises UsageError if no host has the path, or if the originals differ.
         """
         here = self._ranks.reached.here.name
         asked = list(self._members) if named is None else [self._host_of(named)]
@@ -254,7 +255,7 @@ class HeadShare:
             found[here] = ShareFound(**asdict(copy))
         having = {host: each for host, each in found.items() if each.path}
         if having:
-            # A copy that a share has put there may be older than the original.
+            # A copy that a share made may be older than the original.
             own = {host: each for host, each in having.items() if not each.placed}
             if len({each.state for each in own.values()}) > 1:
                 differ = _all([*map(self._shown, own)])
@@ -269,9 +270,9 @@ class HeadShare:
         )
 
     def _host_of(self, named: str | int) -> str:
-        """The host of a rank, or the host of a name: the name that status shows, or the name used for ssh.
+        """The host that `named` means: by a rank, by the name that status shows, or by the name for ssh.
 
-        Raises UsageError if there is none.
+        Raises UsageError if there is no such rank or host.
         """
         number = int(named) if str(named).isdigit() else None
         ranks = self._ranks.monitor.ranks
@@ -296,7 +297,10 @@ class HeadShare:
         return list(self._ranks.plan.placements[self._members[host]].host.addresses)
 
     def _offered(self, source: str, path: bytes, wanted: bool) -> tuple[ShareOffered, Manifest]:
-        """The source's offer and manifest; if `wanted`, the source listens for the next host. Raises CannotCopy."""
+        """The source's offer and manifest. Raises CannotCopy.
+
+        If `wanted` and a rank runs on the source, the rank then listens for the next host.
+        """
         if source in self._members:
             addresses = self._addresses(source) if wanted else []
             offer = OfferShare(transfer=self._transfer, key=self._key, path=path, addresses=addresses)
@@ -354,7 +358,10 @@ class HeadShare:
     def _pull(
         self, chain: Sequence[str], offered: ShareOffered, accepted: Mapping[str, ShareAccepted]
     ) -> list[_Receiver]:
-        """Start each host receiving from the host before it in the chain. Raises CannotCopy."""
+        """Make each host with a copy of its own pull from the previous such host in the chain, or from the source.
+
+        Returns these hosts. Raises CannotCopy.
+        """
         leaders = {each.identity: host for host, each in accepted.items() if each.identity and not each.taken}
         receivers, before, ports = list[_Receiver](), chain[0], offered.ports
         pulls = dict[str, Question[Nothing]]()
@@ -384,7 +391,10 @@ class HeadShare:
     # Receiving.
 
     def _follow(self, source: str, receivers: Sequence[_Receiver]) -> None:
-        """Wait until all hosts have everything, and show their progress. Raises CannotCopy when the first fails."""
+        """Wait until all receivers have everything, and show their progress. Raises CannotCopy as soon as one fails.
+
+        If this machine is the source and no rank runs on it, threads send the first receiver its blocks meanwhile.
+        """
         by_rank, pause = {each.rank: each for each in receivers}, threading.Event()
         watched = list(receivers)
         if source in self._members:
@@ -495,11 +505,11 @@ class HeadShare:
             raise CannotCopy(f"{error}{others}") from None
 
     def _end(self) -> None:
-        """Tell all hosts to end the share and close their ports; received parts stay there."""
+        """Make all hosts end the share and close their ports. Received parts stay on the hosts."""
         self._stop.set()
         members = [self._ranks.monitor.ranks[rank] for rank in self._members.values()]
         request = EndShare(transfer=self._transfer)
-        # An unreachable host ends the share as soon as it receives this.
+        # An unreachable host ends the share once it is reached and receives the request.
         wait([self._ranks.lifeline.ask(rank.uuid, request) for rank in members if rank.dead is None], ENDS_WITHIN)
 
     # The result.
@@ -545,9 +555,9 @@ class HeadShare:
     def _replies(
         self, asked: Mapping[str, Question[A]], buffers: Sequence[Buffer] = (), doing: str = ""
     ) -> dict[str, Reply[A]]:
-        """The replies of the hosts' ranks. Raises CannotCopy with a line for each host that failed.
+        """Ask each host's rank its question, with `buffers`, and return the replies by host.
 
-        `doing` is shown for a host that takes long.
+        `doing` is shown for a host that takes long. Raises CannotCopy with a line for each host that failed.
         """
         reads = any(isinstance(question, OfferShare | DigestShare) for question in asked.values())
         transfer = FileTransfer(self._ranks, self._go_on, partial(_trouble, reads=reads))
@@ -557,7 +567,7 @@ class HeadShare:
 
 
 def _trouble(rank: Rank, host: str, error: Exception | None, *, reads: bool) -> str:
-    """The message for a host whose rank returned this error, or is dead (None); see `_explained`."""
+    """The message for a host whose rank returned `error`, or is dead if that is None. For `reads` see `_explained`."""
     if error is None:
         return DIED.format(host, rank.rank, "")
     if isinstance(error, RequestFailed):
@@ -587,7 +597,7 @@ def _in_the_way(refused: Sequence[tuple[bytes, str]], there: ShareAccepted, sour
 
 
 def _explained(said: str, *, reads: bool = False) -> str:
-    """A host's error when it `reads` the shared files, or else writes them, followed by advice."""
+    """A host's error, followed by advice. `reads`: whether the host was reading the shared files, else writing them."""
     advice = ""
     if reads:
         advice = " Let its user read it, or choose another host with --from." if "Permission denied" in said else ""

@@ -42,9 +42,9 @@ from .sync_result import HostSync, SyncResult, files_text, names
 from .transfer import FileTransfer, batches
 
 TRIES = 5
-"""Attempts to sync while files are being changed."""
+"""Maximum number of attempts to sync while files are being changed."""
 WITHIN = 600.0
-"""Timeout, in seconds, for a host's answer, since it may take long to put many files in place."""
+"""Timeout, in seconds, for a host's answer: putting many files in place may take long."""
 
 
 @dataclass
@@ -56,7 +56,10 @@ class _There:
     """The rank that receives files for the host."""
     files: dict[str, Stamp] = field(default_factory=dict)
     refused: dict[str, tuple[Stamp | None, str]] = field(default_factory=dict)
-    """Files that the host kept: the notebook's stamp, and why. Not sent again until the notebook's file changes."""
+    """Files that the host left as they were: the stamp of the notebook's file (None: it is gone), and why.
+
+    Without ``overwrite``, such a file is not sent again until the notebook's file changes.
+    """
     leader: str = ""
     """The other host that receives the files, if this host shares a folder with it; else empty."""
 
@@ -66,17 +69,17 @@ class FileChanged(CannotCopy):
 
 
 class FolderSync:
-    """The copies of `folder`.
+    """The copies of `folder` on other hosts.
 
-    `works_in` is the working folder of ranks without a copy, and `named` whether the user chose it. `placed` is filled
-    with the folder in which each host's ranks work; ranks that start later begin there.
+    `works_in` is the working folder of ranks without a copy. `named`: whether the user chose it; then the copies are
+    made there. `placed` is filled with the folder of each host's copy; ranks that start later begin in it.
     """
 
     def __init__(self, folder: Folder, *, works_in: str, named: bool, placed: dict[str, str]) -> None:
         self.folder = folder
         self._works_in, self._named = works_in, named
         self._cwds = dict[str, str]()
-        """The working folders of hosts for which one was named."""
+        """The working folder of each host for which the user named one."""
         self._token, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._there: dict[str, _There] = {}
         self._placed = placed
@@ -106,10 +109,10 @@ class FolderSync:
     def bring(
         self, ranks: Ranks, *, overwrite: bool, progress: Callable[[str], None], go_on: Callable[[], None]
     ) -> SyncResult:
-        """Send the changes. Raises UsageError, CannotCopy, and what `go_on` raises.
+        """Bring all copies up to date. Raises UsageError, CannotCopy, and what `go_on` raises.
 
-        If it raises before `putting_in_place` is set, no host's files have changed. `progress` is called with a line
-        before a host gets files for the first time.
+        If an error is raised before `putting_in_place` is set, no host's files have changed. `progress` is called with
+        a line before files are sent to hosts whose state was unknown, as it is at the first sync.
         """
         for tries_left in reversed(range(TRIES)):
             self.putting_in_place = False
@@ -153,7 +156,10 @@ class FolderSync:
     # What each host has.
 
     def _open(self, transfer: FileTransfer, contents: Contents) -> list[str]:
-        """Ask the hosts whose state is not known which files they have; return these hosts."""
+        """Ask the hosts whose state is not known which files they have; return these hosts.
+
+        Raises CannotCopy, and UsageError if this machine's ranks work in a folder below the notebook's.
+        """
         alive = dict[str, int]()
         for rank in transfer.ranks.monitor.ranks:
             if rank.dead is None:
@@ -357,7 +363,10 @@ class FolderSync:
     # Where ranks work.
 
     def _place(self, transfer: FileTransfer) -> None:
-        """Make the ranks of hosts with a new copy enter it; ranks that start later begin there."""
+        """Make the idle ranks of hosts with a new copy enter it; ranks that start later begin in it.
+
+        If a rank is busy, its host stays out of `placed`, so that the next sync tries again.
+        """
         ranks = transfer.ranks
         folders = {host: there.opened.folder for host, there in self._there.items() if not there.opened.same}
         new = {host: folder for host, folder in folders.items() if self._placed.get(host) != folder}

@@ -22,16 +22,16 @@ class HostSync:
     """The result of a sync for one host."""
 
     folder: str = ""
-    """The folder in which its ranks work."""
+    """The folder in which the host's ranks work."""
     sent: Sequence[str] = ()
     nbytes: int = 0
     removed: Sequence[str] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Files that were not replaced or removed there, and why."""
+    """Files that were not replaced or removed on the host, and why."""
     same: bool = False
-    """Whether it has the notebook's folder itself."""
+    """Whether the host has the notebook's folder itself."""
     with_host: str = ""
-    """The host whose folder it shares."""
+    """The host whose copy this host shares; empty if it has a copy of its own."""
 
 
 @dataclass
@@ -41,13 +41,13 @@ class SyncResult:
     hosts: Mapping[str, HostSync]
     contents: Contents
     reloaded: Mapping[tuple[int, ...], Sequence[str]] = field(default_factory=dict)
-    """Maps each group of ranks to the modules that it reloaded, in this order."""
+    """Maps each group of ranks to the modules that the group reloaded, in the order of reloading."""
     size: int = 0
     """Number of ranks."""
     removed: Sequence[str] = ()
     """Modules whose file is gone."""
     not_reloaded: str = ""
-    """Why no modules were reloaded."""
+    """Why no modules were reloaded; empty if nothing prevented it."""
 
     @property
     def sent(self) -> dict[str, list[str]]:
@@ -117,7 +117,10 @@ def files_text(count: int, nbytes: int) -> str:
 
 
 def names(paths: Sequence[str], of: int | None = None) -> str:
-    """The first names and the number of the others; unprintable characters are escaped, so that it is one line."""
+    """The first names and the number of the others, in one line: unprintable characters are escaped.
+
+    `of` is the number of all names if `paths` has only some of them.
+    """
     shown = [path if path.isprintable() else repr(path)[1:-1] for path in paths[:SHOWN]]
     more = (len(paths) if of is None else of) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The common part of sync, fetch and share: it asks ranks about files, and moves files for the first two."""
+"""The common part of sync, fetch and share: asks ranks about files, and moves files for sync and fetch."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class FileTransfer:
         return self._settled({rank: self._ask(rank, question, buffers) for rank, question in questions.items()}, doing)
 
     def settled(self, asked: Mapping[int, Future[Reply[A]]]) -> dict[int, Reply[A]]:
-        """The replies of ranks that were asked. Raises as `answers` does."""
+        """Wait for the replies of ranks that were asked already, and return them. Raises as `answers` does."""
         given, failed = self._settled(asked, unsaid)
         _raise_all([*failed.values()])
         return given
@@ -155,7 +155,7 @@ class FileTransfer:
         _raise_all([error for each in under_way if (error := each.exception())])
 
     def stream(self, rank: int, questions: Iterable[tuple[Question[A], Sequence[Buffer]]]) -> Iterator[Reply[A]]:
-        """Yield the replies to these questions, in order; up to `AHEAD` are open. For the threads of `move`."""
+        """Yield the replies to `questions`, in order; up to `AHEAD` questions are open. For the threads of `move`."""
         to_send, under_way = iter(questions), deque[tuple[int, Future[Reply[A]]]]()
         while True:
             if self._stop.is_set():
@@ -180,7 +180,7 @@ class FileTransfer:
         return asked[rank]
 
     def _reply(self, rank: int, answer: Future[Reply[A]]) -> Reply[A]:
-        """The reply. Raises CannotCopy for an error, and if there is no reply yet."""
+        """The reply in `answer`. Raises CannotCopy for an error, and if there is no reply yet."""
         try:
             return answer.result(0)
         except (RequestFailed, ConnectionError, TimeoutError) as error:
@@ -192,7 +192,10 @@ class FileTransfer:
 
 
 def _raise_all(errors: Sequence[BaseException]) -> None:
-    """Raise the first error that is not a CannotCopy; else one CannotCopy for all, of their class if it is the same."""
+    """Raise the first error that is not a CannotCopy; else one CannotCopy with the messages of all errors.
+
+    The latter is of the errors' own class if they all have the same. `_Stopped` is ignored.
+    """
     errors = [error for error in errors if not isinstance(error, _Stopped)]
     if others := [error for error in errors if not isinstance(error, CannotCopy)]:
         raise others[0]

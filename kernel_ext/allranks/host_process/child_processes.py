@@ -61,7 +61,7 @@ class Children:
             self._ooms = ooms
 
     def end(self) -> None:
-        """End all but the saver and the controller, which others may still need: send SIGTERM, then SIGKILL."""
+        """End all children but the controller and the saver, which may have requested it: SIGTERM, then SIGKILL."""
         within = LAUNCHER_ENDS_WITHIN if LAUNCHER in self._names.values() else END_AFTER
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self._ours():

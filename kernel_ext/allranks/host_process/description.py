@@ -11,7 +11,7 @@ from allranks.messages.host_messages import DescribeCluster
 
 
 class Description:
-    """Writes the file, once the head has described the cluster."""
+    """Writes the file that describes the cluster on this host, once the head has described the cluster."""
 
     def __init__(self) -> None:
         self._told: DescribeCluster | None = None
@@ -71,7 +71,7 @@ class Description:
 
 
 def _launched_rank(pid: int) -> tuple[int, float] | None:
-    """The identity of process `pid` if it is a rank; the head may name a rank that ended while it was away."""
+    """The identity of process `pid` if it is a rank; the head may name a rank that ended while the head was away."""
     import psutil
 
     from allranks.machine.process_identity import identity_of

@@ -354,7 +354,7 @@ class HostProcess:
 def _refuse_if_unable() -> None:
     """Raise OSError if ranks would hang here, since loopback connections fail or the limit of open files is too low.
 
-    The limit is first raised as far as this process may.
+    The limit is first raised to `FILES`, or as far as this process may raise it.
     """
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files < FILES:

@@ -40,7 +40,7 @@ class Controller(IPController):
         super().init_schedulers()
 
     def construct_url(self, kind: str, channel: str, index: int | None = None) -> str:
-        """Return the URL, with a colon for Unix sockets too.
+        """Return the URL at which a channel listens, with a colon before the port also for Unix sockets.
 
         Engines and clients connect to the path with the colon, but ipyparallel 9.2 binds the path with a dash.
         """
@@ -51,13 +51,13 @@ class Controller(IPController):
         """Do nothing, since everything runs on threads of this process."""
 
     def handle(self) -> None:
-        """Unregister the engines that the host process names on standard input, one per line; exit when it ends."""
+        """Unregister the engines that the host process names on standard input, one per line; exit at its end."""
         for line in sys.stdin.buffer:
             self.loop.add_callback(self._forget, line.strip())
         os._exit(0)
 
     def _forget(self, ident: bytes) -> None:
-        """Unregister a dead engine, which cannot do so itself: requests to all engines would never return."""
+        """Unregister a dead engine, which cannot do so itself; otherwise requests to all engines would never return."""
         registering = {engine.ident: engine.id for engine in self.hub.incoming_registrations.values()}
         if (number := self.hub.by_ident.get(ident, registering.get(ident))) is not None:
             self.hub.unregister_engine(ident, {"content": {"id": number}})

@@ -214,12 +214,18 @@ class HostEnd:
         return answer
 
     def wait_started(self, within: float) -> None:
-        """Wait until all requested processes are reported and handled; returns at once if the host is away."""
+        """Wait up to `within` seconds until all requested processes have been reported as started, and handled.
+
+        Returns at once if the host is away or gone, and early if the host process reports an error.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._starting or self._gone.is_set() or self.away, within)
 
     def wait_gone(self, pids: Iterable[int], within: float) -> set[int]:
-        """Wait for processes to end; returns the pids that still run, or no pids if the host is away or gone."""
+        """Wait up to `within` seconds for processes to end; returns the pids that still run.
+
+        If the host is away or gone, returns no pids, at once.
+        """
         wanted = set(pids)
         with self._changed:
             self._changed.wait_for(lambda: not wanted & self._living or self._gone.is_set() or self.away, within)
@@ -230,7 +236,7 @@ class HostEnd:
         self._order(Forget(list(uuids)))
 
     def end(self) -> None:
-        """End every process and remove every file; returns when they are gone, or after `GONE_WITHIN` seconds."""
+        """End the cluster's processes on the host, and remove its files there; waits up to `GONE_WITHIN` seconds."""
         self._order(End())
         self._gone.wait(GONE_WITHIN)
 
@@ -258,7 +264,7 @@ class HostEnd:
         self.first_event_at.setdefault(type(event).__name__, time.monotonic())
 
     def _hear(self, event: HostEvent) -> None:
-        """Handle an event of the host process, and pass it on."""
+        """Handle an event of the host process, and pass it on to the notebook."""
         if isinstance(event, Present):
             self._catch_up(event)
         self._on_event(event)
@@ -277,7 +283,7 @@ class HostEnd:
                     self._answers[number] = event
                 case Trouble(text):
                     self.trouble = last_line(text)
-                    self._starting.clear()  # the failed request may be their start
+                    self._starting.clear()  # the failed request may be the one that starts them
             self._changed.notify_all()
 
     def _catch_up(self, present: Present) -> None:
@@ -338,7 +344,7 @@ class PipedHost(HostEnd):
         self._lock = threading.Lock()
 
     def follow(self, on_event: OnEvent) -> None:
-        """Start the thread that handles its events."""
+        """Start the thread that reads the host process's events and passes them to `on_event`."""
         self._on_event = on_event
         threading.Thread(target=self._listen, name=f"allranks-host-{self.name}", daemon=True).start()
 

@@ -93,7 +93,7 @@ class JoinedHost(HostEnd):
 
     @property
     def cuda(self) -> tuple[str, ...]:
-        """The CUDA devices that the scheduler gave its tasks; empty if it named none."""
+        """The CUDA devices that the scheduler gave the host's tasks; empty if the scheduler named none."""
         devices = [visible_devices({"CUDA_VISIBLE_DEVICES": task.joins.cuda}) for task in self.tasks]
         # A scheduler shows each task either all devices of the host, or only the task's own.
         alike = len(set(devices)) == 1
@@ -195,7 +195,7 @@ def replacements(
     spare: Sequence[Task],
     command: str,
 ) -> dict[int, Task]:
-    """Maps the index of each of `hosts` that is gone to the task that replaces it; does not assign the task yet.
+    """Map the index of each of `hosts` that is gone to the task that replaces it; does not assign the task yet.
 
     Raises CannotStart if there are too few spare tasks; the message names the `command` for the scheduler to run.
     """

@@ -1,8 +1,8 @@
 """Accepts ranks started by a scheduler: their processes connect to the notebook (`hosts.ssh` logs in to hosts instead).
 
 There is no host to log in to, so the lifeline and the engines' side of the controller listen on all addresses of this
-machine, for processes that hold the keys of the join file. Each process that connects acts as one host process
-(`allranks.rank.process.join_from_scheduler`): it receives requests and sends events over the lifeline.
+machine, for processes that know the key and the token in the join file. Each process that connects acts as one host
+process (`allranks.rank.process.join_from_scheduler`): it receives requests and sends events over the lifeline.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Listener:
     """Accepts tasks. `receive` takes the lifeline's messages and passes messages of ranks to `otherwise`."""
 
     def __init__(self, otherwise: Handler, file: Path | None, command: str) -> None:
-        """The scheduler runs `command`. If ipyparallel's engines start the ranks, it is empty and `file` is None."""
+        """The scheduler runs `command`. If ipyparallel's engines start the ranks, it is "", and there is no `file`."""
         self._otherwise, self._file, self.command = otherwise, file, command
         self._tasks: dict[str, Task] = {}
         self._changed = threading.Condition()
@@ -91,7 +91,7 @@ class Listener:
             self._otherwise(uuid, event, buffers)
 
     def lost(self, uuid: str) -> bool:
-        """Handle the loss of a connection; returns whether it was a task's."""
+        """Handle the loss of a connection; returns whether it was the connection of a task."""
         task = self._tasks.get(uuid)
         if task is None:
             return False
@@ -152,8 +152,8 @@ class Listener:
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
         """Wait for `count` tasks (None: as many as the launcher reports); returns each rank's host, and hosts by name.
 
-        Raises CannotStart if they do not join within `timeout` seconds, could not prepare, or have other versions, or
-        if `count` is None and their launcher reports no number.
+        Raises CannotStart if the tasks do not join within `timeout` seconds, if one could not prepare or has other
+        versions than the notebook, or if `count` is None and the launcher reports no number.
         """
         tasks = in_rank_order(self._wait(count, timeout, progress))
         refuse(tasks)
@@ -205,7 +205,7 @@ class Listener:
     def refill(
         self, hosts: Sequence[Host], ends: Mapping[str, JoinedHost], on_event: Callable[[str], OnEvent]
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
-        """Return `hosts`, in which hosts that joined since replace gone hosts, and all living hosts by name.
+        """Return `hosts` with each gone host replaced by one that has joined since, and all living hosts by name.
 
         Raises CannotStart if too few tasks joined, since only the scheduler can start tasks. Spare tasks keep waiting.
         """

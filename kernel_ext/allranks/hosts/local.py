@@ -54,7 +54,7 @@ class LocalHost(PipedHost):
         self.directory = directory
         self.connection_file = directory / "ipcontroller-client.json"
         self.process = (0, 0.0)
-        """Pid of the host process, and when it started."""
+        """Pid and start time (Unix seconds) of the host process."""
 
     @classmethod
     def begin(cls, name: str, *, python: str, shared: bool, listen: str = LOOPBACK, forks: bool = True) -> LocalHost:

@@ -14,7 +14,7 @@ class HostNetwork:
     """The network as a host reports it."""
 
     own: Sequence[str]
-    """Its IPv4 addresses with their networks, such as ``10.0.0.3/24``."""
+    """The host's IPv4 addresses with their networks, such as ``10.0.0.3/24``."""
     used: str | None = None
     """The address at which the notebook's connection arrived; None if unknown. Behind a proxy or over IPv6 it is not in
     `own`."""
@@ -57,7 +57,8 @@ def shared_networks(hosts: Mapping[str, HostNetwork]) -> list[dict[str, str]]:
 def _as_used(
     there: Mapping[str, str], own: Mapping[str, Sequence[IPv4Interface]], hosts: Mapping[str, HostNetwork]
 ) -> dict[str, str]:
-    """For each host with several addresses on that network, choose the address that its connection used."""
+    """Return `there`, the hosts' addresses on one network; for a host whose connection used another of its addresses
+    on that network, the result has that address."""
     chosen = dict(there)
     for name, told in hosts.items():
         network = next(each.network for each in own[name] if str(each.ip) == there[name])

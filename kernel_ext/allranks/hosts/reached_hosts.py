@@ -28,7 +28,8 @@ from .ssh.many_logins import reach
 from .ssh.remote import RemoteHost, SavedHost
 
 CONTROLLER_STAYS = 7 * 86400.0
-"""Extra seconds that the controller keeps running: it cannot know whether ranks on other hosts still run a cell."""
+"""Extra seconds, after the lease, that the controller keeps running if there are other hosts. It cannot know whether
+ranks there still run a cell."""
 
 
 class Hosts:
@@ -45,7 +46,7 @@ class Hosts:
         self.listener = listener
         """Accepts ranks started by a scheduler; None if the cluster uses none."""
         self.networks: list[dict[str, str]] = []
-        """The hosts' addresses in each network that all share; empty if any address was named."""
+        """The hosts' addresses, by host, in each network that all hosts share; empty if the user named any address."""
 
     def follow(self, on_event: Callable[[str], OnEvent]) -> None:
         """Handle the events of this machine now, and of other hosts once they are reached.
@@ -77,7 +78,7 @@ class Hosts:
         return hosts
 
     def refill(self, hosts: Sequence[Host]) -> list[Host]:
-        """Return `hosts` with each joined host that is gone replaced by one that joined since. Raises CannotStart."""
+        """Return `hosts` with each gone joined host replaced by one that has joined since. Raises CannotStart."""
         assert self.listener is not None
         joined = {name: end for name, end in self.others.items() if isinstance(end, JoinedHost)}
         placed, living = self.listener.refill(hosts, joined, self._on_event)
@@ -85,7 +86,7 @@ class Hosts:
         return placed
 
     def log_in(self, hosts: Sequence[Host]) -> None:
-        """Log in to each of `hosts` without a living host process. Raises CannotStart."""
+        """Log in to each of `hosts` that has no living host process. Raises CannotStart."""
         wanted = {host.name: host for host in hosts if not host.local}
         missing = [host for name, host in wanted.items() if name not in self.others or not self.others[name].alive]
         for host in missing:
@@ -196,10 +197,10 @@ class Hosts:
         return replace(end.platform, other_python="" if python == self._settings.python else python)
 
     def worth_naming(self, backend: str, *, rdma: bool) -> bool:
-        """Whether to advise `backend`, which can run here.
+        """Whether to suggest `backend` to the user; it can run on these hosts.
 
-        A backend that needs RDMA, such as JACCL, is advised only with `rdma`. A launched backend, such as MPI, is not
-        advised if a scheduler starts the ranks.
+        A backend that needs RDMA, such as JACCL, is suggested only with `rdma`. A launched backend, such as MPI, is not
+        suggested if a scheduler starts the ranks.
         """
         runtime = get_backend(backend)
         return (rdma or runtime.needs != "rdma") and (self.listener is None or runtime.launcher == "engines")
@@ -221,7 +222,7 @@ class Hosts:
 
     @property
     def left_behind(self) -> dict[str, list[object]]:
-        """By host, the clusters without a notebook that each ssh host reported at login."""
+        """By name of each ssh host, the clusters that ran there without a notebook when we logged in."""
         ends = (end for end in self.others.values() if isinstance(end, RemoteHost))
         return {end.name: end.prepared.left_behind for end in ends if end.prepared is not None}
 

@@ -1,10 +1,10 @@
-"""The connections of the notebook's end: over which one each message arrived, and which have ended.
+"""The connections of the notebook's end: the connection of each message, and the connections that have ended.
 
-ZeroMQ identifies a connection by its descriptor, both with a message and in the event of its end. The system may reuse
-the descriptor for another connection before the event is read: if a notebook was stopped for minutes, many connections
-end and begin between two reads. So each connection also gets a number that is never reused. ZeroMQ asks, by ZAP
-(https://rfc.zeromq.org/spec/27/), whether to accept a connection, and passes the user id of the answer, which is this
-number, with every message.
+ZeroMQ identifies a connection by its file descriptor, both with a message and in the event that reports the
+connection's end. The system may reuse the descriptor for another connection before the event is read: if a notebook was
+stopped for minutes, many connections end and begin between two reads. So each connection also gets a number that is
+never reused. ZeroMQ asks by ZAP (https://rfc.zeromq.org/spec/27/) whether to accept a connection. The answer has this
+number as its user id, which ZeroMQ passes with every message of the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Connection(NamedTuple):
 
 
 class Connections:
-    """The connections of one ROUTER; used in the thread that reads it."""
+    """The connections of one ROUTER; used in the thread that reads this socket."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes]) -> None:
         self._ends = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -31,7 +31,7 @@ class Connections:
         self._begins.bind(ZAP)
         self._newest = 0
         self._ended: dict[int, int] = {}
-        """Maps a descriptor to the newest connection number when a connection with it last ended."""
+        """Maps a descriptor to the newest connection number at the moment when a connection with it last ended."""
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
@@ -41,7 +41,7 @@ class Connections:
     def update(self) -> None:
         """Accept new connections, and note the connections that have ended."""
         while (request := _received(self._begins)) is not None:
-            # One thread of ZeroMQ reports the end of a descriptor's last connection, then asks about the next.
+            # The same thread of ZeroMQ reports the end of a descriptor's last connection, then asks about its next one.
             self._note_ends()
             self._newest += 1
             version, number = request[:2]

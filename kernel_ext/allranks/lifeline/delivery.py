@@ -1,4 +1,4 @@
-"""Delivery of cells, and of requests that stop cells, although a connection may be lost at that moment.
+"""Delivery of cells, and of requests that stop cells, even if the connection is lost at that moment.
 
 ZeroMQ silently drops messages to a connection that has ended. So a cell is kept until its rank reports that the cell
 has begun, and is sent again whenever the rank has a new connection. The rank begins each cell number only once and
@@ -24,10 +24,10 @@ class _Sent(NamedTuple):
 
 
 class Deliveries:
-    """Cells not yet begun. `back` and `begun` are called in the lifeline's thread, the other methods in any."""
+    """Cells not yet begun. `back` and `begun` are called in the lifeline's thread, the other methods in any thread."""
 
     def __init__(self, send: Callable[[str, Request], None]) -> None:
-        """`send` sends a request to the rank with that uuid."""
+        """`send` sends a request to the rank with the given uuid."""
         self._send = send
         self._lock = threading.Lock()
         self._cells: dict[str, list[_Sent]] = {}
@@ -67,11 +67,11 @@ class Deliveries:
 
     @property
     def expected(self) -> set[str]:
-        """The ranks that have not yet begun all cells sent to them."""
+        """The uuids of the ranks that have not yet begun all cells sent to them."""
         return set(self._cells)
 
     def wait(self, connected: Container[bytes]) -> None:
-        """Wait until the `connected` ranks have begun their cells, for at most `BEGUN_WITHIN`."""
+        """Wait until the `connected` ranks have begun their cells, for at most `BEGUN_WITHIN` seconds."""
         deadline = time.monotonic() + BEGUN_WITHIN
         while any(uuid.encode() in connected for uuid in self.expected) and time.monotonic() < deadline:
             time.sleep(0.01)

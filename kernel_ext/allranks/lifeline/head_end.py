@@ -39,10 +39,10 @@ from .delivery import Deliveries
 from .open_questions import CLOSED, LOST, STOPPED, Questions, Reply
 from .transfers import CannotHold, Transfers, is_large
 
-AT_ONCE = 1000  # most messages received before requests are sent: endless output must not delay an interrupt
+AT_ONCE = 1000  # maximum number of messages received before requests are sent: output must not delay an interrupt
 LOOK_EVERY = 0.25  # seconds between two checks of open questions
 READ_WITHIN = 1.0  # seconds until a disconnected rank counts as gone, even if some of its messages are unread
-AFTER_TROUBLE = 0.05  # seconds that this thread pauses after an error
+AFTER_TROUBLE = 0.05  # seconds that the lifeline's thread pauses after an error
 LONGEST_COMPLAINT = 300  # characters logged about a message that was not understood
 Handler = Callable[[str, Event, Sequence[Buffer]], None]
 """Called in the lifeline's thread with a rank's uuid, its message and the message's buffers."""
@@ -51,14 +51,14 @@ _log = logging.getLogger("allranks")
 
 
 class Lifeline:
-    """Accepts connections once constructed; messages are handled once `listen` is called."""
+    """The notebook's end. It accepts connections once constructed, and handles messages once `listen` is called."""
 
     _on_message: Handler
     _on_gone: Callable[[str], None]
     _is_stopped: Callable[[str], bool]
 
     def __init__(self, token: str, *, url: str = "tcp://127.0.0.1:*", keys: tuple[str, str] | None = None) -> None:
-        """Bind to `url`; `keys` are the public and the secret CurveZMQ key; by default, a new pair.
+        """Bind to `url`. `keys` are the public and the secret CurveZMQ key, by default a new pair.
 
         Raises zmq.ZMQError if the address is in use.
         """
@@ -125,7 +125,10 @@ class Lifeline:
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
 
     def execute(self, uuid: str, code: str, cell: CellRequest, after: Sequence[str] = ()) -> None:
-        """Send a cell to a rank, and again if it gets lost. The rank first runs ipyparallel's requests `after`."""
+        """Send a cell to a rank, and again if it gets lost.
+
+        The rank first handles the requests in `after`, which ipyparallel's client has sent.
+        """
         cell = structs.replace(cell, sender=self._sender)
         request = RunCell(code, to_builtins(cell), tuple(after))
         self._deliveries.add(uuid, cell.number, request)
@@ -155,7 +158,7 @@ class Lifeline:
     def close(self, *, deliver: bool = False) -> None:
         """Stop listening; open questions fail with ConnectionError.
 
-        With `deliver`, first wait until the connected ranks have begun their cells, for at most `BEGUN_WITHIN`.
+        With `deliver`, first wait until the connected ranks have begun their cells, for at most `BEGUN_WITHIN` seconds.
         """
         if deliver:
             self._deliveries.wait(self._connected)
@@ -223,7 +226,7 @@ class Lifeline:
         return self._transfers[identity]
 
     def _lost(self, identity: bytes) -> None:
-        """Drop the transfers, and fail the questions, that were lost with a rank's connection."""
+        """Drop the transfers and fail the questions that were lost with a rank's connection."""
         self._transfers.pop(identity, None)
         self._questions.give_up_on(identity.decode(), LOST)
 

@@ -29,7 +29,7 @@ class Reply(Generic[A]):
 
 
 class RequestFailed(Exception):
-    """A question raised on the rank; `kind` is the name of the exception's class."""
+    """The rank raised an exception on a question; `kind` is the name of the exception's class."""
 
     def __init__(self, kind: str, text: str, traceback: str = "") -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ def _reader_of(question: type[Question[Any]]) -> Reader[Any]:
 
 
 class Questions:
-    """The open questions. `put` and `give_up` may be called from any thread, the others from the lifeline's thread."""
+    """The open questions. `put` and `give_up` may be called from any thread, other methods from the lifeline's."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}

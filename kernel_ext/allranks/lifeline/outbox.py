@@ -1,4 +1,4 @@
-"""Messages of comms that wait to be sent, bounded: state updates are merged, and only recent other messages kept.
+"""A bounded queue of comm messages to send: state updates are merged, and only recent other messages are kept.
 
 A comm connects a widget on a rank to its counterpart in the page (target ``jupyter.widget``). It is opened with a
 state, then sends ``update`` with the changed part of the state, and a few other messages.
@@ -18,9 +18,9 @@ from allranks.messages.wire import Buffer, NotUnderstood, dict_from_json, to_jso
 TARGET = "jupyter.widget"
 """The comm target of widgets."""
 EVERY = 0.05
-"""Seconds between two sends; longer if the notebook asks for that."""
+"""Minimum seconds between two sends; the notebook may ask for longer pauses."""
 OTHERS_KEPT = 100
-"""Maximum number of other messages kept for each comm; the oldest are dropped first."""
+"""Maximum number of messages other than state updates that are kept for each comm; the oldest are dropped first."""
 
 
 class CommMessage(NamedTuple):
@@ -54,13 +54,13 @@ class Outbox:
         self._lock = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
         self.opens = 0
-        """Number of comms whose opening waits to be sent."""
+        """Number of comms whose opening message waits to be sent."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def put(self, message: CommMessage) -> None:
-        """Queue a message, merged with or instead of earlier messages that it makes obsolete."""
+        """Queue a message. It is merged with the earlier messages that it makes obsolete, or replaces them."""
         with self._lock:
             waiting = self._waiting.setdefault(message.comm, _Waiting())
             if message.kind == "comm_open":
@@ -102,7 +102,7 @@ class Outbox:
 
 
 def merged(old: CommMessage, new: CommMessage) -> CommMessage:
-    """Return `old` with its state updated by that of `new`."""
+    """Return `old` with its state updated by the state of `new`."""
     fresh = new.data.get("state") or {}
     changed = set(fresh) | {path[0] for path in new.data.get("buffer_paths", ())}
     kept = [pair for pair in _buffers(old) if pair[0][0] not in changed]

@@ -47,11 +47,11 @@ class _Queued(NamedTuple):
     frames: list[Buffer]
     in_parts: bool
     question: int | None
-    """The number of the question that it answers."""
+    """The number of the question that it answers; None if it answers none."""
 
 
 class RankLifeline:
-    """Owns the socket; `send` may be called from any thread, the callbacks run in the lifeline's own thread.
+    """Owns the socket. `send` may be called from any thread; the callbacks run in the lifeline's own thread.
 
     `on_tick` returns the seconds until it must be called again; it is called earlier if something happens.
     """
@@ -105,7 +105,7 @@ class RankLifeline:
         self._thread.start()
 
     def send(self, event: Event, buffers: Sequence[Buffer] = (), *, can_wait: bool = False) -> None:
-        """Queue a message; if connected, it is sent at once, or within `SOON` if it `can_wait`."""
+        """Queue a message; if connected, it is sent at once, or within `SOON` seconds if it `can_wait`."""
         # Messages sent later may overtake a message in parts; none relies on arriving after it.
         in_parts = isinstance(event, (Answered, Done)) and is_large(buffers)
         question = event.number if isinstance(event, Answered) else None
@@ -113,14 +113,14 @@ class RankLifeline:
         self.wake_soon() if can_wait else self.wake()
 
     def drop_values(self) -> None:
-        """Stop sending cells' values in parts, but not answers. Must be called in the lifeline's thread."""
+        """Stop sending cells' large values, but not answers to questions. Must be called in the lifeline's thread."""
         for each in list(self._outbox):
             if each.in_parts and each.question is None:
                 self._outbox.remove(each)
         self._transfers.drop(lambda question: question is None)
 
     def watch(self, opened: socket.socket, before: socket.socket | None = None) -> None:
-        """Also call `on_tick` when this socket is readable. Closes `before`, the socket that it replaces."""
+        """Also call `on_tick` when the socket `opened` is readable. Closes `before`, the socket that it replaces."""
         self._watched.append((opened, before))
         self.wake()
 
@@ -134,7 +134,7 @@ class RankLifeline:
                 pass
 
     def wake_soon(self) -> None:
-        """Have `on_tick` called within about `SOON`; does nothing if that is due anyway.
+        """Have `on_tick` called within about `SOON` seconds; does nothing if it is due by then anyway.
 
         Waking the thread has a cost: the caller may then have to wait for the GIL.
         """
@@ -142,7 +142,7 @@ class RankLifeline:
             self.wake()
 
     def look_soon(self) -> None:
-        """Have `on_tick` called again within `SOON`. Must be called in the lifeline's thread."""
+        """Have `on_tick` called again within `SOON` seconds. Must be called in the lifeline's thread."""
         self._soon = True
 
     def close(self, timeout: float) -> bool:

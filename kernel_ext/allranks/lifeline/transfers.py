@@ -2,8 +2,8 @@
 
 ZeroMQ answers a heartbeat between two frames, never within one, and treats a few seconds of silence as a lost
 connection, so frames must be short. Each part is a message of its own, and only `WINDOW` parts may be unconfirmed. So
-other messages pass between the parts, memory is bounded, and either end can stop. The buffers are sent without a copy,
-and copied once by the receiver.
+other messages pass between the parts, memory is bounded, and either end can stop the transfer. The sender does not copy
+the buffers; the receiver copies them once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Incoming:
         self.total, self.received = sum(sizes), 0
 
     def add(self, frames: Sequence[Buffer]) -> None:
-        """Append to the buffers, which are not allocated in advance. Raises NotUnderstood and MemoryError."""
+        """Append `frames` to the buffers, which are not allocated in advance. Raises NotUnderstood and MemoryError."""
         for frame in frames:
             while self._at < len(self._sizes) and len(self.buffers[self._at]) == self._sizes[self._at]:
                 self._at += 1
@@ -113,7 +113,7 @@ class Transfers:
             del self._outgoing[number]
 
     def take(self, about: Any, frames: Sequence[Buffer]) -> tuple[bytes, list[bytearray]] | None:
-        """Handle a message of the other end; return a large message once it is complete.
+        """Handle a message of the other end; return a large message once it is complete, else None.
 
         Raises NotUnderstood and CannotHold.
         """
@@ -158,14 +158,17 @@ class Transfers:
             self._go_on(number, outgoing)
 
     def drop(self, is_unwanted: Callable[[int | None], bool]) -> None:
-        """Stop sending each message for which `is_unwanted`, given its question's number or None, returns True."""
+        """Stop sending each message for which `is_unwanted` returns True.
+
+        `is_unwanted` gets the number of the message's question, or None.
+        """
         for number, outgoing in list(self._outgoing.items()):
             if is_unwanted(outgoing.question):
                 del self._outgoing[number]
                 self._send(self._kinds.dropped(number), ())
 
     def drop_unwanted(self) -> None:
-        """Drop messages in both directions whose question is no longer wanted, and tell the other end."""
+        """Drop, in both directions, the messages whose question has no waiting caller, and inform the other end."""
         self.drop(lambda question: question is not None and not self._is_wanted(question))
         for number, incoming in list(self._incoming.items()):
             if not self._wants(incoming):

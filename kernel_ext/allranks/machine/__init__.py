@@ -1,6 +1,7 @@
 """The machine this process runs on: its addresses, ports, private files, and what it can run.
 
 Runs in: every process of allranks; imports no MLX.
-Called by: ``hosts``, ``discovery``, ``rank``.
+Called by: ``cluster``, ``discovery``, ``environments``, ``experiment``, ``files``, ``head``, ``host_process``,
+``hosts``, ``probe``, ``rank``.
 May call: nothing of allranks.
 """

@@ -9,7 +9,7 @@ import psutil
 
 
 def own_addresses() -> list[str]:
-    """Addresses with their networks (``10.0.0.3/24``) of the interfaces that are up, loopback left out."""
+    """The IPv4 addresses of all interfaces that are up, except loopback, with their networks: ``10.0.0.3/24``."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     return [
         str(IPv4Interface(f"{each.address}/{each.netmask or 32}"))

@@ -50,7 +50,7 @@ class HostedCluster:
     node: str
     """Identifies this machine, since other machines may share the folder for temporary files."""
     processes: dict[str, tuple[int, float]]
-    """Pid and start time of each, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
+    """Pid and start time of each process, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
     since: float
     """When the host process started, by `time.time`."""
     lease: float | None = 0.0
@@ -59,7 +59,7 @@ class HostedCluster:
     folders: list[str] = field(default_factory=list)
     """All folders and files of the cluster on this machine; the folder with this description comes first."""
     version: str = ""
-    """The version of allranks that wrote this; empty for older versions."""
+    """The version of allranks that wrote this description; empty for versions that did not note it."""
     busy_at: float = 0.0
     """The last sign of a running cell while the notebook is away, by `time.time`; 0 without one."""
 
@@ -70,7 +70,10 @@ class HostedCluster:
 
     @property
     def runs_a_cell(self) -> bool:
-        """Whether a rank here has lately signalled a running cell; only ranks without a notebook do so."""
+        """Whether a rank here signalled a running cell in the last `RUNS_A_CELL` seconds.
+
+        Ranks signal this only while the notebook is away.
+        """
         return self.busy_at > time.time() - RUNS_A_CELL
 
     def write(self) -> None:
@@ -88,9 +91,9 @@ def hosted_clusters(also: Iterable[str | Path] = ()) -> list[HostedCluster]:
 
 
 def listed(also: Iterable[str | Path] = ()) -> list[dict[str, Any]]:
-    """The same clusters as in `hosted_clusters`, as JSON, with the names of the processes that still run.
+    """The clusters of `hosted_clusters` as values for JSON, each with the names of its processes that still run.
 
-    Includes descriptions with missing fields, written by other versions of allranks, unchanged.
+    Also includes, unchanged, descriptions by other versions of allranks that lack fields.
     """
     found = []
     for told in _read_all(also):
@@ -105,7 +108,7 @@ def _running(processes: Mapping[str, tuple[int, float]]) -> list[str]:
 
 
 def _hosted(told: ClusterDescription) -> HostedCluster | None:
-    """The description; None if it lacks fields, since another version of allranks wrote it."""
+    """Convert a description, without unknown fields; None if it lacks fields (another version of allranks wrote it)."""
     known = {each.name for each in fields(HostedCluster)}
     try:
         return HostedCluster(**{name: value for name, value in told.items() if name in known})
@@ -120,7 +123,7 @@ def _read_all(also: Iterable[str | Path]) -> list[ClusterDescription]:
 
 
 def _places() -> set[str]:
-    """The folders for temporary files, including those of host processes that were started with another TMPDIR."""
+    """The folders for temporary files: this process's, ``/tmp``, and the TMPDIR of each running host process."""
     places = {tempfile.gettempdir(), "/tmp"}
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, object]:
-    """The fields of ``allranks_backends.plan.Platform``; a backend missing in ``available`` is not ruled out."""
+    """The fields of ``allranks_backends.plan.Platform``; a backend missing from ``available`` is not ruled out."""
     mac = sys.platform == "darwin"
     return {
         "system": platform.system(),

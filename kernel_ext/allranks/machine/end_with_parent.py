@@ -10,7 +10,7 @@ _STDIN = 0
 
 
 def end_with_parent(grace: float) -> None:
-    """When standard input, a pipe of the parent, is closed, interrupt this process and end it after `grace` seconds.
+    """When standard input, a pipe from the parent, closes, interrupt this process and end it after `grace` seconds.
 
     With a `grace` of 0, end it at once.
     """

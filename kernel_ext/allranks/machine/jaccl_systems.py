@@ -1,6 +1,7 @@
 """Systems on which collectives of JACCL are aborted in place: Linux, and versions of macOS where that was proven.
 
-An entry comes from a report of ``python -m allranks probe``, which says whether its version of macOS may be listed.
+Each entry of `PROVEN` comes from a report of ``python -m allranks probe``. The report says whether the version of macOS
+on which it was made may be listed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import subprocess
 from collections.abc import Mapping
 
 SWITCH = "ALLRANKS_JACCL_IN_PLACE"
-"""1 aborts JACCL's collectives in place even where that is not proven; 0 disables it everywhere."""
+"""Environment variable: 1 aborts JACCL's collectives in place even where that is not proven, 0 never does."""
 PROVEN: Mapping[str, str] = {}
 """Maps a version of macOS, such as 26.3, to the address of the report that proved it."""
 _WITHIN = 10

@@ -1,4 +1,4 @@
-"""TCP connections between hosts that know the same key: each end proves that it does, without sending the key.
+"""TCP connections between hosts with a common key: each end proves that it knows the key, without sending the key.
 
     listener     HELLO, a nonce
     other end    a nonce, its proof
@@ -31,7 +31,7 @@ MOST = 64
 EVERY = 1.0
 """Default maximum time, in seconds, between two calls of `tick`."""
 CLOSES_WITHIN = 1.5
-"""Seconds to wait until a listener's thread has closed its ports; it may be busy in `tick`."""
+"""Maximum seconds to wait until a listener's thread has closed its ports; the thread may be busy in `tick`."""
 
 
 class KeyedListener:
@@ -78,7 +78,7 @@ class KeyedListener:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """End all connections and close the ports, waiting at most `CLOSES_WITHIN` for that."""
+        """End all connections and close the ports. Waits at most `CLOSES_WITHIN` seconds until the ports are closed."""
         self._closed.set()
         end(self._waker)
         for each in list(self._open):
@@ -144,7 +144,7 @@ class KeyedListener:
 
 
 def prove(connection: socket.socket, key: bytes) -> None:
-    """Prove to a `KeyedListener` that this end knows the key. Raises OSError, also if the listener does not know it."""
+    """Prove to a `KeyedListener` that this end knows the key, and verify the same of the listener. Raises OSError."""
     greeting, ours = bytes(receive(connection, len(HELLO) + NONCE)), secrets.token_bytes(NONCE)
     theirs = greeting[len(HELLO) :]
     if greeting[: len(HELLO)] != HELLO:
@@ -160,7 +160,7 @@ def _proof(key: bytes, way: str, first: bytes, second: bytes) -> bytes:
 
 
 def receive(connection: socket.socket, count: int, deadline: float | None = None) -> bytearray:
-    """Receive exactly `count` bytes before the `deadline` (None: no deadline). Raises OSError."""
+    """Receive exactly `count` bytes before the `deadline` by `time.monotonic` (None: no deadline). Raises OSError."""
     data = bytearray(count)
     view = memoryview(data)
     while view:
@@ -174,7 +174,7 @@ def receive(connection: socket.socket, count: int, deadline: float | None = None
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """Send all of `data`. Unlike with `socket.sendall`, the timeout does not limit the total time on a slow network."""
+    """Send all of `data`. The timeout applies to each part; in `socket.sendall`, to the total. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[connection.send(view) :]

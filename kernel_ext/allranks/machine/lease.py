@@ -21,9 +21,9 @@ BUSY_EVERY = 2.0
 SAVED_WITHIN = 900.0
 """Seconds for saving the variables after a lease has expired, if the user asked for that (``up --save``)."""
 BUSY_STATUS = 75
-"""The exit status of ``allranks down --save`` if a cell is running: it may be tried again."""
+"""The exit status of ``allranks down --save`` if a cell is running: the command may be tried again."""
 LOOK_EVERY = 30.0
-"""Maximum seconds between two checks of a lease: a rank may have become idle, or the clock been set."""
+"""Maximum seconds between two checks of a lease: a rank may have become idle, or the clock may have been set."""
 
 
 def touch_busy(directory: str | Path) -> None:

@@ -16,7 +16,7 @@ KEPT_IN = ".allranks"
 CURRENT = "current"
 """The link to the current environment, in the folder of the environments that match one environment of the notebook."""
 MARK = "allranks-setup.json"
-"""A file in each environment, written last, that describes what the environment was created for."""
+"""Name of a file in each environment, written last, with the digest of the notebook's environment."""
 
 
 def use_environment() -> int | None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 SHARED_MEMORY = Path("/dev/shm")
 """The folder for shared memory on Linux."""
 LAST_WORDS = 6000
-"""Maximum characters of a crash report that are passed on."""
+"""Maximum number of characters of a log that are passed on."""
 
 
 def offered(cluster: str) -> Path:
@@ -58,7 +58,10 @@ def open_log(path: Path) -> int:
 
 
 def open_private(path: bytes | Path, flags: int = 0) -> int:
-    """Open a file (0600) for writing; return the descriptor. Raises OSError, also for a symbolic link."""
+    """Open a file for writing; with `flags` O_CREAT, create it (0600) if necessary. Return the descriptor.
+
+    Raises OSError, also for a symbolic link.
+    """
     return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
 
 
@@ -109,7 +112,7 @@ def private_file(path: Path) -> Iterator[BinaryIO]:
 def folder_identity(folder: Path) -> str:
     """The folder's identity, from the file ``id`` in it: the same on all hosts that share the folder.
 
-    If there is none, creates it atomically, since another host may do the same at this moment. Raises OSError.
+    A missing file is created atomically, since another host may do the same at this moment. Raises OSError.
     """
     if not (folder / "id").exists():
         mine = folder / f"id.{secrets.token_hex(8)}"

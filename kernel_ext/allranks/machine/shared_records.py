@@ -22,7 +22,7 @@ from .shared_tree import Found, Manifest, SharedTree, find, scan
 from .state_folder import state_folder
 
 PlacedState: TypeAlias = "tuple[int, int, int]"
-"""Size, mtime on this host (whose file system may round it), and mtime at the source."""
+"""Size, mtime on this host (whose file system may round it), and mtime at the source; both mtimes in ns."""
 
 
 class _Placed(msgspec.Struct, array_like=True, frozen=True):
@@ -46,7 +46,7 @@ class HeldCopy:
     working: bytes
     """The process's working folder, to which a relative path refers."""
     placed: bool = False
-    """Whether a share has put all of it in place, and nothing was changed since."""
+    """Whether a share has put all of the copy in place, and nothing has changed since."""
     state: str = ""
     """A checksum, equal on hosts whose copies have equal names, sizes and times; empty if the copy cannot be read."""
 
@@ -76,7 +76,10 @@ def _is_placed(found: Found, manifest: Manifest) -> bool:
 
 
 def _state(found: Found, manifest: Manifest) -> str:
-    """Checksum of names, sizes and mtimes; without mtimes in the Hugging Face cache, where names depend on content."""
+    """Checksum of names, sizes, link targets and mtimes.
+
+    Leaves out mtimes in the Hugging Face cache, where names depend on content.
+    """
     looks = [
         (entry.path, entry.size, entry.mtime_ns if entry.is_file and not found.repo else 0, entry.target)
         for entry in manifest.entries

@@ -28,7 +28,7 @@ WantedBlock: TypeAlias = "tuple[int, int, int]"
 """The kind of request, the file number, and the block number."""
 REPO = re.compile(rb"(?:[\w.-]+/)?[\w.-]+")
 REPO_KINDS = (b"models", b"datasets", b"spaces")
-"""Kinds of repositories in the Hugging Face cache, whose folders are named like ``models--org--name``."""
+"""Kinds of repositories in the Hugging Face cache. The folder of a repository has a name like ``models--org--name``."""
 LEADS_OUT, NO_FILE = "a link that leads out of it", "neither a file nor a folder"
 _POSITION = struct.Struct(">IQ")
 
@@ -90,7 +90,7 @@ class Found:
 
     @property
     def parent_elsewhere(self) -> bytes:
-        """The folder for it on another host: begins with ``~`` if `parent` is in the home folder."""
+        """The folder for the copy on another host; begins with ``~`` if `parent` is in the home folder."""
         home = os.path.expanduser(b"~")
         # The path of the working folder has no links, even if the home folder is a link.
         for parent, base in ((self.parent, home), (os.path.realpath(self.parent), os.path.realpath(home))):
@@ -102,7 +102,7 @@ class Found:
 
 
 SharedTree: TypeAlias = "tuple[Found, Manifest]"
-"""The location and the content list."""
+"""The location of a file or folder to share, and the list of its content."""
 
 
 def hub_cache() -> bytes:
@@ -167,7 +167,7 @@ def listed(path: bytes) -> SharedTree:
 
 
 def _walk(found: Found, folder: bytes) -> Iterator[tuple[bytes, TreeEntry | str]]:
-    """Yield each path with its entry, or why it is left out. Skips files of unfinished transfers and downloads."""
+    """Yield each path with its entry, or the reason for leaving it out. Skips unfinished transfers and downloads."""
     with os.scandir(os.path.join(found.parent, folder)) as listing:
         entries = sorted(listing, key=lambda each: each.name)
     if not entries:
@@ -202,7 +202,7 @@ def _entry(path: bytes, now: os.stat_result, target: bytes = b"") -> TreeEntry:
 
 
 def stays_inside(path: bytes, target: bytes) -> bool:
-    """Whether a link at `path` leads to a path inside the shared folder, judged by its text."""
+    """Whether a link at `path` leads to a path inside the shared folder, judged by the text of its `target`."""
     leads_to = os.path.normpath(os.path.join(os.path.dirname(path), target))
     return not os.path.isabs(target) and _is_within(leads_to, path.split(b"/")[0])
 

@@ -15,7 +15,7 @@ FILES = 256
 
 
 def cannot_start(error: Exception) -> str:
-    """The message for a cluster that could not start on this machine; `error` is an `OSError` or from ZeroMQ."""
+    """The message for a cluster that could not start on this machine; `error` is an `OSError` or an error of ZeroMQ."""
     # tempfile.gettempdir opens a file, for which there may be no descriptor.
     lacks = shortages(Path(tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")))
     which = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""

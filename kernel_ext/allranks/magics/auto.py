@@ -21,7 +21,7 @@ def switch(shell: InteractiveShell, on: bool) -> None:
 
 def to_ranks(lines: list[str]) -> list[str]:
     """Turn a cell's lines into code that runs them on the ranks: an IPython input transformer."""
-    if lines and lines[0].startswith((LOCAL, "# " + LOCAL)):  # the second if IPython transforms a cell twice
+    if lines and lines[0].startswith((LOCAL, "# " + LOCAL)):  # the second form if IPython transforms a cell twice
         return ["# " + lines[0].removeprefix("# "), *lines[1:]]
     first = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     if not first or first.startswith(STAYS_HERE) or _CALL in first:

@@ -31,7 +31,10 @@ FOR_RANKS = ("%%distributed", "%%rank")
 
 
 def install(shell: Any, cluster: Callable[[], Cluster | None], parsers: Mapping[str, ArgumentParser]) -> None:
-    """Put a matcher before IPython's own, and ask a rank on shift-tab; `parsers` has the parser of each magic."""
+    """Put a matcher before IPython's own, and have shift-tab ask a rank about a name.
+
+    `parsers` maps each magic to its parser.
+    """
 
     @context_matcher()
     def allranks_matcher(context: CompletionContext) -> SimpleMatcherResult:

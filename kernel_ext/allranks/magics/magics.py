@@ -87,7 +87,7 @@ class DistributedMagics(Verbs, Magics):
             raise AllranksError(f"the cell raised {type(error).__name__}.")
 
     def run_auto(self, cell: str) -> None:
-        """Run a cell without a magic on the ranks, with `auto on`."""
+        """With ``%distributed auto on``: run a cell that has no magic on the ranks."""
         try:
             self._need()
         except NoCluster as error:
@@ -156,7 +156,7 @@ class DistributedMagics(Verbs, Magics):
     def _finish(cell: Cell | QueuedCell, options: argparse.Namespace) -> CellResult:
         try:
             return cell.finish()
-        finally:  # also of a cell that was stopped
+        finally:  # show the timeline of a stopped cell, too
             if cell.result is not None and (timeline := cell.result.timeline) is not None:
                 display(timeline)  # type: ignore[no-untyped-call]
                 if options.timeline:

@@ -42,18 +42,18 @@ OF_IPYTHON = {"In", "Out", "get_ipython", "exit", "quit"}
 
 
 class Verbs:
-    """One method for each verb, called with the options of its line."""
+    """One method for each verb, called with the options that were typed after it."""
 
     shell: Any
     cluster: Cluster | None
     ended: Cluster | None
     """The cluster that `down` ended last."""
     up_with: UpOptions | None
-    """The options of the `up` that started the cluster."""
+    """The options of the `up` that started the cluster; None if it was attached."""
     owes_load: bool
-    """Whether that `up` was asked to load a saved state, and has not loaded it."""
+    """Whether the `up` that started the cluster was asked to load a saved state, and has not loaded it yet."""
     notifier: Notifier | None
-    """Notifies the user of cells of this and later clusters."""
+    """Notifies the user of cells of this and later clusters; None for no notifications."""
 
     def _need(self) -> Cluster:
         if self.cluster is None or self.cluster.state == "down":
@@ -118,7 +118,7 @@ class Verbs:
     def _load_as_up_asks(self, options: argparse.Namespace) -> None:
         """Load the state that ``--load`` names, unless the ranks were up already.
 
-        If the `up` that started them failed to load, load it nevertheless.
+        If the `up` that started these ranks was asked to load a state and failed to, load the state nevertheless.
         """
         if options.load is None or not self.owes_load:
             _say_not_loaded(options)
@@ -152,7 +152,7 @@ class Verbs:
         }
 
     def _already_up(self, cluster: Cluster, asked: UpOptions) -> UsageError:
-        """The error if `up` asks for another cluster than the one that is up."""
+        """The error if `up` asks for a different cluster from the one that is up."""
         what = f"already up: {ranks_text(cluster.size, cluster.backend)}."
         differ = self._other_than_up(cluster, asked)
         if list(differ) == ["sync"]:
@@ -335,7 +335,7 @@ class Verbs:
             self.shell.user_ns[kept_as[name]] = values[0] if len(values) == 1 else values
 
     def _kept_as(self, names: Sequence[str]) -> dict[str, str]:
-        """Map each of these names on ranks to the notebook's variable, the name's last part. Raises UsageError."""
+        """Map each of these names on ranks to its last part, the name of the notebook's variable. Raises UsageError."""
         kept_as = {name: name.rpartition(".")[2] for name in names}
         for kept, several in alike(kept_as).items():
             if len(several) > 1:

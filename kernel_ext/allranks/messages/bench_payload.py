@@ -5,6 +5,6 @@ ITEM = 4
 
 
 def usable_bytes(op: str, nbytes: int, size: int) -> int:
-    """Round `nbytes` to whole items, at least one; ``sum_scatter`` needs an equal part for each of `size` ranks."""
+    """Round `nbytes` down to whole items; for ``sum_scatter``, to a multiple of `size` items. Never rounds to zero."""
     parts = size if op == "sum_scatter" else 1
     return max(nbytes // ITEM // parts, 1) * parts * ITEM

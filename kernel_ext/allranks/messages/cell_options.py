@@ -56,7 +56,7 @@ OLD_NAMES = {"profile": "timing"}
 
 
 class CellRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of a cell that is sent to a rank with its code (`messages.requests.RunCell`)."""
+    """A cell without its code; sent to a rank together with the code (`messages.requests.RunCell`)."""
 
     number: int
     """The number of the cell, counted by the cluster."""
@@ -97,7 +97,7 @@ def checked(given: Mapping[str, object]) -> CellOptions:
 
 
 def read(sent: object) -> CellRequest:
-    """Read the request that a rank was sent. Raises Unreadable."""
+    """Convert a request that a rank has received. Raises Unreadable."""
     try:
         return msgspec.convert(sent, CellRequest)
     except msgspec.ValidationError as error:

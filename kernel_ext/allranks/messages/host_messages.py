@@ -44,7 +44,7 @@ class RankConfig:
 
 @dataclass
 class Prepare:
-    """The first request: start ipyparallel's controller if it belongs here, and import the ranks' modules meanwhile.
+    """The first request: start ipyparallel's controller if settings for it are given, and import the ranks' modules.
 
     Without a `directory`, the host process creates one, and describes the host to the head (`Prepared`).
     """
@@ -54,12 +54,15 @@ class Prepare:
     patience: float | None = None
     """Seconds without a message after which the head, or the network to it, counts as lost; None for no limit."""
     forks: bool = True
-    """Whether to import the ranks' modules at once; otherwise they are imported when the first rank is started."""
+    """Whether to import the ranks' modules at once, rather than before the first rank starts. No effect on macOS."""
 
 
 @dataclass
 class Keep:
-    """Keep running without a head, so that another can attach. Before this request, everything ends with the head."""
+    """Keep running without a head, so that another head can attach.
+
+    Until this request, everything ends with the head.
+    """
 
     lease: float | None
     """Seconds to keep running while no head is connected and no rank runs a cell; None for no limit."""
@@ -106,7 +109,7 @@ class Start:
 
 @dataclass
 class Launch:
-    """Start all ranks through a launcher such as mpirun; each reads the file `join` to find its rank."""
+    """Start all ranks through a launcher such as mpirun; each process reads the file `join` to find its rank."""
 
     command: list[str]
     env: dict[str, str]
@@ -116,7 +119,7 @@ class Launch:
 
 @dataclass
 class Offer:
-    """Write these settings to the folder in which ranks of a launcher look for them on this host. Answered."""
+    """Write these settings to the folder on this host in which a launcher's ranks look for their settings. Answered."""
 
     cluster: str
     ranks: list[RankConfig]
@@ -156,7 +159,7 @@ class Alive:
 
 @dataclass
 class End:
-    """End every process and remove every file."""
+    """End all processes and remove all files of the cluster on this host."""
 
 
 Serial: TypeAlias = tuple[str, int]
@@ -232,7 +235,7 @@ class Ended:
     """The exit code, as in `subprocess.Popen.returncode`."""
     out_of_memory: bool
     log: str = ""
-    """The last lines that it wrote."""
+    """The crash report, or the last lines, in the process's log."""
     replaced: bool = False
     """Whether a new process was started in its place, at the same addresses."""
 

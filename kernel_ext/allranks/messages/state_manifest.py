@@ -115,7 +115,7 @@ class StateManifest(Struct, kw_only=True):
     variables: dict[str, StoredVariable]
     arrays: dict[str, list[StoredArray]]
     pickles: dict[int, StoredPickle]
-    """The pickle of each rank."""
+    """The ranks' pickles, by rank."""
 
     def encoded(self) -> bytes:
         """The manifest as indented JSON."""
@@ -123,7 +123,7 @@ class StateManifest(Struct, kw_only=True):
 
     @classmethod
     def decoded(cls, data: bytes | bytearray | memoryview) -> StateManifest:
-        """Decode a manifest. Raises ValueError for another program's file, a later format or damage.
+        """Decode a manifest. Raises ValueError for another program's file, another format version or damage.
 
         The error's text is meant to follow the file's name.
         """

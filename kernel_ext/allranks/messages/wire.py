@@ -81,7 +81,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def _any_of(kind: type[M]) -> type[M]:
-    """The type itself, or the union of all its final subclasses."""
+    """The type itself if it has no subclasses; otherwise the union of its subclasses that have none."""
     leaves = tuple(_leaves(kind))
     return Union[leaves] if len(leaves) > 1 else kind  # type: ignore[return-value]  # noqa: UP007, made while it runs
 

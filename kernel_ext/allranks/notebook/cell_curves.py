@@ -1,4 +1,4 @@
-"""Draws the values that a cell logs as a picture in the cell's output, which is also kept in the saved notebook."""
+"""Draws the values that a cell logs as a picture in the cell's output. A saved notebook keeps the picture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RATE_OVER = 10.0
 RUNS_DRAWN = 3
 """Number of earlier runs that are drawn with the curves of a cell."""
 RUNS_KEPT = 10
-"""Number of earlier runs that are kept for drawing, since some may be hidden."""
+"""Number of runs kept for each set of logged names: more than are drawn, since some may be hidden."""
 KINDS_KEPT = 20
 """Number of different sets of logged names for which runs are kept."""
 
@@ -58,9 +58,9 @@ class CellCurves:
         self._counted: int | None = None
         """The rank whose steps are counted; only one, since hosts' clocks differ."""
         self._reached = deque[tuple[float, float]]()
-        """Time and number of each new largest step of that rank, oldest first."""
+        """Time and number of the recent new largest steps on the rank `_counted`, oldest first; see `RATE_OVER`."""
         self._last = dict[str, float]()
-        """The last step of each name on that rank, since names may count different steps, such as epochs."""
+        """The last step of each name on the rank `_counted`: names may count different steps, such as epochs."""
         self._began: tuple[float, float] | None = None
         self._started, self._next = time.monotonic(), 0.0
         self._changed = False
@@ -118,13 +118,13 @@ class CellCurves:
         }
 
     def _shown_runs(self, bands: Sequence[Band]) -> list[PastRun]:
-        """The runs that logged these names and are not hidden, newest last."""
+        """The earlier runs that logged the names of `bands` and are not hidden, newest last."""
         with self._changing:
             runs = list(self._ended.get(_names(bands), ()))
         return [past for past in runs if past.run is None or not past.run.hidden]
 
     def _runs_before(self, bands: Sequence[Band]) -> list[PastRun]:
-        """The last runs, not hidden, that logged these names and went beyond this run's first steps; newest last."""
+        """The last `RUNS_DRAWN` of the `_shown_runs` that went beyond this run's first steps, newest last."""
         runs = self._shown_runs(bands)
         return [past for past in runs if all(past.bands[each.name].steps[-1] > each.steps[0] for each in bands)][
             -RUNS_DRAWN:

@@ -55,12 +55,12 @@ class ProxiedComms:
         self._closed = False
 
     def shows(self, model: str) -> bool:
-        """Whether the page has the model with this id, so that its views are live."""
+        """Whether the page has the model with the id `model`, so that its views are live."""
         with self._lock:
             return any(model in mirrors for mirrors in self._of.values())
 
     def take(self, uuid: str, event: CommMessages, buffers: Sequence[Buffer], ranks: int) -> None:
-        """Pass messages of a process's widgets to the page, and tell the process how long to wait before the next.
+        """Pass messages of a process's widgets to the page, and tell the process how long to wait before it sends more.
 
         `ranks` is the number of ranks that share `MESSAGES_A_SECOND`.
         """

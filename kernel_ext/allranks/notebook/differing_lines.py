@@ -67,7 +67,7 @@ class LineColumns(Display):
     ) -> None:
         super().__init__(tuple(ranks), {}, {}, choice.owner)
         self.blocks: list[Block] = []
-        """The blocks that it shows."""
+        """The blocks that this display shows."""
         self._prefix, self._key = prefix, choice.id
         self._lines: list[list[_Printed]] = []
         self._ends = dict.fromkeys(ranks, 0)
@@ -127,7 +127,7 @@ class LineColumns(Display):
 
 
 def marked(texts: Sequence[str]) -> list[str]:
-    """Convert texts to HTML with the differing words underlined, unless no word is equal in all texts."""
+    """Convert texts to HTML. If a text has words in common with the others, the words that differ are underlined."""
     words: list[list[str]] = [_WORD.findall(text) for text in texts]
     head = _alike(words)
     tail = _alike([own[head:][::-1] for own in words])

@@ -86,7 +86,7 @@ class Watch:
         self.go_on()
 
     def go_on(self) -> None:
-        """Start to feed the dashboards, when one is added or the cluster is up again."""
+        """Start the thread that feeds the dashboards, if there are any and it does not run."""
         with self._changing:
             if self._dashboards and (self._thread is None or not self._thread.is_alive()):
                 self._wake.clear()

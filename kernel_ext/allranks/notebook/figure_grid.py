@@ -20,7 +20,7 @@ TITLE = "font-size:12px;font-weight:600;text-align:left"
 
 
 def is_figure(block: Block) -> bool:
-    """Whether the block is an image without any other representation except text."""
+    """Whether the block is an image with no other representation but text, and without a display id."""
     if block.kind not in ("display", "result") or block.content.get("display_id") is not None:
         return False
     data: Mapping[str, object] = block.content["data"]

@@ -15,7 +15,10 @@ from .rank_queue import BlockKind, Item, RankQueue, Rich
 GRACE = 0.3
 """Seconds that the output of one rank waits for equal output of the others."""
 PATIENCE = 2.0
-"""The same if the others produced output recently, since they probably run the same code, only slower."""
+"""Seconds after a rank's last output for which the output of other ranks waits for it.
+
+The rank probably runs the same code, only slower.
+"""
 
 
 APART_FROM = 8
@@ -39,7 +42,7 @@ class Block(NamedTuple):
 
     @property
     def is_printed(self) -> bool:
-        """Whether it is text that ranks printed, or stands for such text; a page limits how much of that it shows."""
+        """Whether the block is text that ranks printed, or stands for such text. A page limits the amount shown."""
         return self.kind in ("text", "cut") and self.stream != "note" and not self.own
 
 
@@ -94,7 +97,7 @@ def _rich_block(ranks: tuple[int, ...], item: Rich, own: Sequence[Item]) -> Bloc
 
 
 class Fold:
-    """Takes each rank's items in order and returns them as blocks; every item appears once, and per rank in order.
+    """Takes each rank's items in order and returns them as blocks: every item once, and each rank's items in order.
 
     Equal items at the heads of all queues make one block. Heads that differ are taken in rank order, one per rank,
     with equal heads together; of a long run of items that all differ, up to `LOOK` per rank are taken together. But if
@@ -233,7 +236,7 @@ def _emit_row(queues: Sequence[RankQueue], row: Sequence[Item], out: _Blocks) ->
 
 
 def _extra(queues: list[RankQueue]) -> list[RankQueue]:
-    """The queues with extra items at their heads, which go first; empty if taking one item of each is as good."""
+    """The queues with extra items at their heads, which go first; empty if taking one of each queue is as good."""
     best: tuple[int, int, list[RankQueue]] | None = None
     heads = Counter(queue.items[0] for queue in queues)
     for head, have in heads.items():
@@ -248,7 +251,7 @@ def _extra(queues: list[RankQueue]) -> list[RankQueue]:
 
 
 def _meet_in_step(queues: list[RankQueue], before: int, size: int) -> bool:
-    """Whether, taking one item of each, ``size`` queues reach an equal item within fewer than ``before`` items.
+    """Whether ``size`` queues reach an equal item if fewer than ``before`` items are taken of each queue.
 
     Then an equal item further on is a coincidence: two ranks may print the same loss fifty steps apart.
     """

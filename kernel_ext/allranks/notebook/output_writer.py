@@ -48,10 +48,10 @@ class Display:
     def __init__(self, ranks: tuple[int, ...], ids: Mapping[int, str], bundle: MimeBundle, owner: object) -> None:
         self.ranks = ranks
         self.ids = ids
-        """The id that each rank uses."""
+        """By rank, the id that the rank uses for the display."""
         self.bundle = bundle
         self.owner = owner
-        """The object that shows it, and can show it again."""
+        """The object that shows the display, and can show it again."""
         self.id = f"allranks-{uuid.uuid4().hex}"
         """Unique in the notebook, unlike the ranks' own ids."""
 

@@ -20,7 +20,7 @@ LINES = 2000
 NBYTES = 1_000_000
 """Limits for the text that is shown of one cell: lines, and characters."""
 LAST = 10
-"""Number of omitted lines that are shown: the last ones. In the final summary, at least one of each rank."""
+"""How many of the last omitted lines are shown. The final summary shows at least one line of each rank."""
 LONGEST = 500
 """Limit for the characters shown of an omitted line."""
 

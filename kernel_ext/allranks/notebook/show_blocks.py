@@ -31,14 +31,14 @@ FEW = 8
 class Show:
     """The output of one cell on ``ranks``. For one thread at a time.
 
-    ``live``: whether output can be removed and changed, true in a kernel and false in a terminal. If it cannot, clears
-    are ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` returns whether
+    ``live``: whether output can be removed and changed, true in a kernel and false in a terminal. If not, clears are
+    ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` returns whether
     the page has the model with an id; other widgets are shown as text. If it is None, there may be no page, so output
     is not laid out in columns.
     """
 
     _displays: ClassVar[dict[tuple[int, str], Display]] = {}
-    """Displays of all cells, by rank and the id that it uses, since a cell may update displays of earlier cells."""
+    """Displays of all cells, by rank and the rank's own id: a cell may update displays of earlier cells."""
 
     def __init__(self, ranks: Sequence[int], *, live: bool, has_widget: Callable[[str], bool] | None = None) -> None:
         self.live = live
@@ -53,7 +53,7 @@ class Show:
         self._picture: Display | None = None
         """The curves. The display belongs to no rank, so it stays when ranks clear their output."""
         # All that the output shows, so that it can be written again when part of it is removed. The first ``_painted``
-        # items are on the screen; ``_stale`` says that those are out of date.
+        # items are on the screen; ``_stale`` says whether the screen is out of date.
         self._model: list[Block | Display] = []
         self._painted = 0
         self._stale = False
@@ -75,7 +75,7 @@ class Show:
             self._live_area.want(lines, self._room.summary if self._room.leaves_out else tuple)
 
     def logged(self, rows: Sequence[Row], run: CellRun | None = None) -> None:
-        """Add values that ranks logged in ``run``, and draw its curves, which keep their place in the output."""
+        """Add values that ranks logged in ``run``, and draw the curves, which keep their place in the output."""
         with self._no_harm():
             self._curves.add(rows, run)
             if self.live and (bundle := self._curves.due()):

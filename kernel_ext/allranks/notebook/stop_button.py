@@ -27,8 +27,8 @@ _WAIT, _START = threading.Condition.wait.__code__, threading.Thread.start.__code
 class Stop:
     """Notes whether the user has pressed stop; `raise_if_pressed` then raises KeyboardInterrupt.
 
-    An instance with `around` encloses several cells: it notes presses between them, and the cells' own instances note
-    the others.
+    An instance with `around` encloses several cells: it notes presses between the cells, and each cell's own instance
+    notes presses during the cell.
     """
 
     def __init__(self, *, around: bool = False, in_waits: bool = False) -> None:

@@ -1,8 +1,8 @@
 """The source lines of functions from cells: saved with the functions, and shown in tracebacks where they are loaded.
 
-A code object contains its file name; for code of a cell, this is ``<In[3]>``. In another kernel, another cell has that
-name, and a traceback would show its lines. So code is saved with its lines, and gets a file name of its own when it is
-loaded: ``<In[3] (loaded)>``.
+A code object contains its file name; for code of a cell, this is ``<In[3]>``. In another kernel, another cell may
+have that name, and a traceback would show its lines. So code is saved with its lines, and gets a file name of its own
+when it is loaded: ``<In[3] (loaded)>``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 LOADED = " (loaded"
 UNUSED = "\f\n"
-"""A line of a file of loaded code that no function has."""
+"""Fills the lines, in a file of loaded code, that belong to no function."""
 
 
 class CellLines(NamedTuple):
@@ -31,7 +31,7 @@ class CellLines(NamedTuple):
 
 
 def lines_of(code: types.CodeType) -> CellLines | None:
-    """The lines of a cell's code, an empty list if Python does not know them; None for code that is not from a cell."""
+    """The lines of a cell's code (an empty list if Python does not know them); None for code that is not of a cell."""
     if not code.co_filename.startswith("<In["):
         return None
     known = _known(code.co_filename) or []
@@ -39,7 +39,7 @@ def lines_of(code: types.CodeType) -> CellLines | None:
 
 
 def file_for(saved: CellLines) -> str:
-    """The file name for loaded code: the saved one if this process has the same lines there, else a new one."""
+    """The file name for loaded code: the saved name if this process has the same lines there, else a new name."""
     here = _known(saved.file)
     if saved.lines and here is not None and _part(here, saved) == saved.lines:
         return saved.file
@@ -62,7 +62,7 @@ def _add(name: str, saved: CellLines) -> bool:
 
 
 def _known(file: str) -> list[str] | None:
-    """The lines of a cell, if Python knows them."""
+    """The lines of a cell; None if Python does not know them."""
     entry = linecache.cache.get(file)
     return entry[2] if entry is not None and len(entry) == 4 else None
 
@@ -72,7 +72,7 @@ def _part(known: list[str], saved: CellLines) -> list[str]:
 
 
 def _block(lines: list[str], code: types.CodeType) -> list[str]:
-    """The lines of code that begins with the first of `lines`."""
+    """The part of `lines` that belongs to `code`, which begins at the first line."""
     try:
         return inspect.getblock(lines)
     except (tokenize.TokenError, SyntaxError):  # such as IPython's own lines below a lambda

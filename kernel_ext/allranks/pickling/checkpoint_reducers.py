@@ -23,7 +23,9 @@ _DICT_VIEWS = {type(getattr(of, name)()): name for of in _VIEWED for name in ("k
 
 
 def reduced(obj: Any) -> Reduced | None:
-    """Reduce an object, or return None. Raises PicklingError for an object that would change its type.
+    """Return the reduced value of an object; None if it needs no reducer of this module.
+
+    Raises PicklingError for an object that cannot be restored as it is.
 
     cloudpickle (3.1) turns an open file into a string, and a memoryview into bytes.
     """

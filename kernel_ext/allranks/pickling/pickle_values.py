@@ -65,10 +65,11 @@ def unpack(buffers: Sequence[Buffer], *, take: bool = False) -> Any:
 
 
 def pack_call(value: object, without: Container[str]) -> tuple[list[Buffer], set[str]]:
-    """Like `pack` for a rank, for `unpack_call`; adds the code that functions in the value use from this namespace.
+    """Like `pack` for a rank, but also packs the code that functions in the value use from the user's namespace.
 
     Code means functions, classes and modules, and the code that these use in turn. Data, names in `without`, and code
-    that cannot be sent are left out. Also returns the files that define the packed functions. Raises NotPicklable.
+    that cannot be sent are left out. `unpack_call` restores both. Also returns the files that define the packed
+    functions. Raises NotPicklable.
     """
     files: set[str] = set()
 
@@ -124,10 +125,11 @@ class _Stream(io.BytesIO):
 
 
 def pack_names(variables: Mapping[str, object], stored: Stored | None = None) -> list[Buffer]:
-    """Like `pack` for a rank, for `unpack_names` to restore one by one; objects that variables share stay shared.
+    """Like `pack` for a rank, but for several variables, which `unpack_names` restores one by one.
 
-    Modules come first and callables second, since methods that restore objects look up names, too. Objects that are
-    `stored` elsewhere are left out: the ``persistent_load`` of the unpickler must return them by their keys.
+    Objects that variables share stay shared. Modules come first and callables second, since methods that restore
+    objects look up names, too. Objects that are `stored` elsewhere are left out: the ``persistent_load`` of the
+    unpickler must return them by their keys.
     """
     names = sorted(variables, key=lambda name: _turn(variables[name]))
     return _packed(lambda _: [names, *(variables[name] for name in names)], for_rank=True, to_keep=True, stored=stored)
@@ -161,7 +163,7 @@ def unpack_names(unpickler: pickle.Unpickler | pickle._Unpickler) -> Iterator[tu
 
 
 def python_function(value: object) -> types.FunctionType | None:
-    """The function written in Python that a call of `value` finally runs, or None."""
+    """The function written in Python that a call of `value` finally runs; None if there is none."""
     while not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
         if isinstance(value, functools.partial):
             value = value.func
@@ -182,7 +184,7 @@ def is_code(value: object) -> bool:
 
 
 def global_names(code: types.CodeType, operations: Collection[str] = ("LOAD_GLOBAL", "LOAD_NAME")) -> Iterator[str]:
-    """The global names that the code of a function, and of functions inside it, uses with these operations."""
+    """The global names that the code of a function, and of functions inside it, uses with the bytecode `operations`."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in operations:
             yield str(instruction.argval)
@@ -259,7 +261,7 @@ class _Pickler(cloudpickle.Pickler):
         self.left: Namespace = {}
         """The objects that functions use from the user's namespace, by name; they were left out of the pickle."""
         self.files: set[str] = set()
-        """The files in which these functions are defined."""
+        """The files that define the packed functions: functions of cells, and of modules that are sent by value."""
         self._cells: dict[int, tuple[types.CellType, ClosureCell]] = {}
 
     def reducer_override(self, obj: Any) -> object:
@@ -332,9 +334,9 @@ def _namespace() -> Namespace:
 
 
 def _leave_globals(reduced: object) -> Namespace:
-    """Remove the global names that a function uses from its pickle by cloudpickle (3.1), and return them.
+    """Remove the global variables of a function from its pickle by cloudpickle (3.1), and return them by name.
 
-    They are sent separately, except names that begin with an underscore, which stay in the pickle.
+    They are sent separately. Variables whose names begin with an underscore stay in the pickle.
     """
     if not (isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], tuple)):
         return {}

@@ -1,6 +1,6 @@
 """Pickling of objects that their own pickling methods would not restore.
 
-Each function returns what `pickle` calls a reduced value, or None if the object's own method works.
+Each reducer returns what `pickle` calls a reduced value, or None if the object's own method works.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reduced(obj: Any) -> Reduced | None:
         return None
     if obj is mx.random.state:
         return _random_state, ()
-    if type(obj) is mx.Device:  # MLX does not expose its number (0.32.4)
+    if type(obj) is mx.Device:  # MLX does not expose a device's number (0.32.4)
         number = next(number for number in itertools.count() if mx.Device(obj.type, number) == obj)
         return from_mlx, ("Device", (obj.type, number))
     if type(obj) is mx.Stream:
@@ -90,8 +90,8 @@ def _cached_again(function: Callable[..., object], maxsize: int | None, typed: b
 def _reduced_exception(error: BaseException) -> Reduced | None:
     """Reduce an exception so that it is restored without calling an ``__init__`` written in Python.
 
-    pickle would call it with the exception's ``args``, but it may take other arguments. The cause and the context,
-    which pickle drops, are restored, too. Returns None for a class that has its own pickling methods or slots.
+    pickle would call ``__init__`` with the exception's ``args``, but it may take other arguments. The cause and the
+    context, which pickle drops, are restored, too. Returns None for a class that has its own pickling methods or slots.
     """
     cls = type(error)
     own = ("__reduce__", "__reduce_ex__", "__setstate__")

@@ -1,4 +1,4 @@
-"""Asks all questions, one process after the other, and keeps the answers so far if it is stopped."""
+"""Asks all questions, in one child process after the other; a probe that is stopped keeps the answers so far."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Probe:
         self.report = Report(machine=machine.described(), date=date, verdict=unknown)
 
     def run(self) -> Report:
-        """Ask all questions and return the report; Ctrl-C ends it early with the answers so far."""
+        """Ask all questions and return the report. On Ctrl-C, the report has the answers so far."""
         began, asleep = time.monotonic(), machine.asleep()
         try:
             self._ask_all()
@@ -88,7 +88,7 @@ class Probe:
                 self._form(world)
 
     def _ask_groups(self, groups: Iterable[Group]) -> None:
-        """Ask the groups; without an RDMA device, the remaining questions count as not asked."""
+        """Ask the groups' questions; without a verbs library or an RDMA device, the rest count as not asked."""
         for group in groups:
             if not self._nothing_there():
                 self.progress(f"RDMA: {group.asks}")

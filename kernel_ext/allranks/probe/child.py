@@ -1,4 +1,4 @@
-"""A child process that may hang, crash or be killed, and its output lines until it ends or its time is over."""
+"""A child process that may hang, crash or be killed, and its output lines until it ends or its time is up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Child(Generic[T]):
-    """Runs ``python -m MODULE ARGUMENTS...``; `lines` yields its messages, `trouble` says how it failed."""
+    """Runs ``python -m MODULE ARGUMENTS...``; `lines` yields the process's messages, `trouble` says how it failed."""
 
     def __init__(self, kind: type[T], arguments: Sequence[str], within: float, *, grace: float = 2.0) -> None:
         """`within` is the timeout for all messages, `grace` the time for clean-up after an interrupt, in seconds."""
@@ -63,7 +63,7 @@ class Child(Generic[T]):
                     self._end(process)
 
     def _read(self, pipe: IO[bytes]) -> Iterator[bytes]:
-        """Yield complete lines until the other end closes the pipe or the time is over."""
+        """Yield complete lines until the other end closes the pipe or the time is up."""
         until, rest = time.monotonic() + self._within, b""
         while (remaining := until - time.monotonic()) > 0:
             if not select.select([pipe], [], [], remaining)[0]:

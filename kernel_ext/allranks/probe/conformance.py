@@ -30,7 +30,7 @@ LEASE = 60.0
 HEAL = "heal a killed rank"
 HOSTFILE = "python -m allranks discover --hosts A,B --output cluster.json, then --hostfile cluster.json"
 Done = tuple[str, bool | None]
-"""A step's detail for the report, and whether the other ranks kept their processes (None if not tested)."""
+"""A step's detail for the report, and whether ranks that were not killed kept their processes (None: not tested)."""
 
 
 class ConformanceFailed(Exception):
@@ -82,7 +82,7 @@ class Conformance:
         return "; ".join([f"{cluster.size} ranks", *cluster.snapshot.notes]), None
 
     def _operation(self, name: str) -> None:
-        """Check an operation, and report one line for each dtype."""
+        """Check an operation, and report a result for each dtype, or only one if it could not be run."""
         began, needs = time.monotonic(), OPERATIONS[name]
         backend = get_backend(self._world.backend)
         if not needs <= backend.operations or (needs == {"send", "recv"} and self._cluster.size < 2):

@@ -39,7 +39,10 @@ def ask(gpus: Sequence[str], nccl: str) -> list[ProbeAnswer]:
 
 
 def worlds(gpus: int, nccl: str) -> list[ProbedWorld]:
-    """The worlds to form: a rank on each GPU, on each of two GPUs if there are more, and two ranks on one GPU."""
+    """The worlds to form: a rank on each GPU, two ranks on two GPUs if there are as many, and two ranks on one GPU.
+
+    On a machine that can form none, the list has one world that gives the reason.
+    """
     if not gpus:
         return [ProbedWorld("nccl", "nccl", why_not="there is no NVIDIA GPU (nvidia-smi -L lists none)")]
     if not nccl:

@@ -71,7 +71,7 @@ def ask_awake(before: float | None) -> ProbeAnswer:
 
 
 def ask_rdma() -> ProbeAnswer:
-    """Answer whether RDMA is switched on, which the owner does in Recovery or in System Settings."""
+    """Answer whether RDMA is on. The owner of a Mac switches it on in Recovery or in System Settings."""
     if sys.platform != "darwin":
         return ProbeAnswer("rdma on", "not asked", "only macOS has a switch for it")
     status = said("rdma_ctl", "status")
@@ -96,9 +96,10 @@ def ask_local_network(hosts: Sequence[str]) -> ProbeAnswer:
 
 
 def judged(what: str, code: int, pings: Callable[[], bool]) -> ProbeAnswer:
-    """Judge by `code`, the error number of a connection, 0 if it succeeded.
+    """Answer by `code`: the error number of a connection to `what`, or 0 if it succeeded.
 
-    Without the permission, macOS refuses a connection as unroutable (EHOSTUNREACH), although it allows ``ping``.
+    Without the Local Network permission, macOS refuses a connection as unroutable (EHOSTUNREACH), but it allows
+    ``ping``.
     """
     if code in (0, errno.ECONNREFUSED):
         return ProbeAnswer("local network", "yes", f"{what} answers")

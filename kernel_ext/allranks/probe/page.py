@@ -142,7 +142,7 @@ def _world(checks: Sequence[ProbeCheck]) -> str:
 
 
 def _merged(checks: Sequence[ProbeCheck]) -> list[ProbeCheck]:
-    """Merge the checks of an operation with several dtypes into one if they passed."""
+    """Merge consecutive checks of an operation that passed with different dtypes into one check."""
     found: list[ProbeCheck] = []
     for check in checks:
         operation, _, dtype = check.name.rpartition(" ")

@@ -48,7 +48,7 @@ def hider(hosts: Iterable[str]) -> Hide:
 
 
 def hidden(report: Report, hide: Hide) -> Report:
-    """The report with names replaced in all free text."""
+    """The report with `hide` applied to all free text."""
     return msgspec.structs.replace(
         report,
         verdict=Verdict(report.verdict.in_place, hide(report.verdict.why), report.verdict.macos, report.verdict.listed),

@@ -13,7 +13,7 @@ class ProbeQuestion:
     name: str
     text: str
     expected: Given | None = "yes"
-    """The expected answer; None if both are acceptable."""
+    """The expected answer; None if yes and no are both acceptable."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Verdict(Struct, frozen=True):
     macos: str
     """The version of macOS; empty on other systems."""
     listed: bool
-    """Whether this version of allranks aborts in place on that macOS even without the environment variable."""
+    """Whether this version of allranks aborts in place on `macos` by default, without an environment variable."""
 
 
 class Report(Struct, kw_only=True):

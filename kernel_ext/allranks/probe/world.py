@@ -16,6 +16,6 @@ class ProbedWorld(Struct, frozen=True):
     patience: float = 1.0
     """Factor for all timeouts, for slow machines."""
     no_kills: str = ""
-    """Why no rank may be killed, as a clause; empty if one may be."""
+    """Why no rank may be killed, as a clause; empty if a rank may be killed."""
     why_not: str = ""
     """Why the world cannot be formed here, as a clause; empty if no reason is known."""

@@ -45,7 +45,7 @@ def main() -> None:
         sys.exit(f"allranks: rank {config.rank} has been started again meanwhile.")
     make_private(Path(config.directory))
     redirect_to_log(config.directory)
-    from allranks.rank.process.engine import run  # only now: a process that only joins needs none of its imports
+    from allranks.rank.process.engine import run  # only now: a process that only joins does not need it
 
     run(config)
 

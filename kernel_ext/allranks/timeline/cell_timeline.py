@@ -24,7 +24,7 @@ class Wait:
     """The call of the rank that waited longest."""
     last: int
     doing: str | None
-    """Name of the innermost span that the last rank was in meanwhile; None if it was in none."""
+    """Name of the innermost span that the last rank was in halfway through the wait; None if it was in none."""
 
     def __str__(self) -> str:
         where = f' (in "{self.doing}")' if self.doing else ""

@@ -49,7 +49,7 @@ class Alignment:
     origin: Mapping[str, float] = field(default_factory=dict)
     """The time on the host's clock from which its drift counts."""
     collectives: bool = False
-    """Whether collectives agreed with the answers, and so narrowed the bound."""
+    """Whether collectives bound the offsets as well: they did not contradict the hosts' answers to questions."""
 
     def common(self, host: str, moment: float) -> float:
         """Convert a time on the host's clock to the first host's clock."""
@@ -130,7 +130,10 @@ def _middle(bounds: Bounds, host: str, first: str) -> tuple[float, float]:
 
 
 def _drift(pings: Sequence[Ping]) -> tuple[dict[str, float], dict[str, float]]:
-    """By host, the drift between its first and last answers, in seconds per second, and the time it counts from."""
+    """By host, how much its clock gained on the notebook's, in seconds per second, and the time from which that counts.
+
+    The drift is measured between the quickest answers of the first and the second half of the pings.
+    """
     rate, origin = {}, {}
     for host in {ping.host for ping in pings}:
         mine = sorted((ping for ping in pings if ping.host == host), key=lambda ping: ping.sent)

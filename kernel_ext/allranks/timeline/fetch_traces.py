@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from allranks.lifeline.head_end import Lifeline
 
 ROUNDS = 8
-"""Questions about each host's clock before the cell, and again after it; quick answers give tight bounds."""
+"""Number of questions about each host's clock before the cell, and again after it; quick answers bound it best."""
 ANSWER_WITHIN = 1.0
 """Timeout, in seconds, for the time of a rank's clock, and for traces if ranks are stuck."""
 TOLD_WITHIN = 10.0
@@ -66,7 +66,7 @@ class Recording:
         )
 
     def _ask_clocks(self) -> None:
-        """Ask one rank of each other host; ranks on this host have the notebook's clock."""
+        """Read the clock of each other host through one of its ranks; ranks on this host have the notebook's clock."""
         answers_for: dict[str, str] = {}
         for number in self._ranks:
             rank = self._monitor.ranks[number]

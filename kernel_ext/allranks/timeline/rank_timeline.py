@@ -33,14 +33,14 @@ class TimelineCall:
     line: int | None
     """Line of the cell; None if the code is in another cell or a module."""
     source: str
-    """The text of the line, in whatever file it is."""
+    """The text of the line, also if the line is outside the cell."""
     place: str
     """Location of a line outside the cell: ``In[3], line 2``, ``model.py, line 40``; empty if inside or unknown."""
     asked: float
     began: float | None
-    """When its input was computed; None if it was not evaluated at once."""
+    """When the collective's input had been computed; None if the collective was not evaluated at once."""
     ended: float | None
-    """None if it was aborted, or not evaluated at once."""
+    """When the collective ended; None if it was aborted, or not evaluated at once."""
     wait: float | None = None
     """Seconds that this rank waited for the last rank to enter; None if that cannot be known."""
     transfer: float | None = None

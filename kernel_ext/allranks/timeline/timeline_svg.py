@@ -20,7 +20,7 @@ LEFT, WIDTH, BAR, LANE, GAP = 86, 860, 20, 15, 9
 ABOVE = 10
 """Space above a bar for the names of moments."""
 MOST_LANES = 4
-"""Marks nested deeper are not drawn."""
+"""Maximum nesting of marks; marks nested deeper are not drawn."""
 STEPS = 8
 """Number of heights that a bar can have; its height is a share of the column's time."""
 TRANSFER, WAIT, COMPUTE = "#0072b2", "#e69f00", "#009e73"
@@ -126,7 +126,7 @@ def _mark(mark: Mark, queue: int, seconds: float, top: int) -> str:
 
 
 def _moments(marks: Sequence[Mark], seconds: float) -> list[tuple[Mark, float]]:
-    """Each moment that is far enough from the one before, with the time of the next one."""
+    """Each moment that is far enough from the last one drawn, with the time of the next such moment (or infinity)."""
     apart: list[Mark] = []
     for mark in sorted((each for each in marks if each.ended is None), key=lambda each: each.began):
         if not apart or (mark.began - apart[-1].began) / seconds * WIDTH >= 3:

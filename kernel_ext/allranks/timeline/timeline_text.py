@@ -16,7 +16,7 @@ from .spans import computing, covered, transferring, waiting
 from .timeline_svg import MOST_RANKS, svg
 
 COLUMNS = 60
-"""Characters of a bar in text."""
+"""Width, in characters, of a bar in text."""
 _RANKS = ("rank", "host", "collectives", "transfer", "wait", "waiting", "marks")
 _WAITS = ("", "at", "collective", "rank", "waited", "for rank", "which was in")
 
@@ -33,7 +33,7 @@ def _straggler(timeline: CellTimeline) -> list[str]:
 
 
 def _below(timeline: CellTimeline) -> list[str]:
-    """The sentences below the picture."""
+    """Notes for below the picture, one sentence or more each."""
     said = []
     if timeline.lazy:
         said.append("Collectives are shown where they were called; they ran inside an mx.eval.")
@@ -80,7 +80,7 @@ def _wait_rows(timeline: CellTimeline) -> list[tuple[str, ...]]:
 
 
 def text(timeline: CellTimeline) -> str:
-    """The timeline as text: bars of characters, the tables, and the sentences."""
+    """The timeline as text: bars of characters, a table of ranks, the longest waits, and notes."""
     seconds = timeline.seconds or 1.0
     bars = []
     for each in timeline.ranks[:MOST_RANKS]:
@@ -104,7 +104,7 @@ def text(timeline: CellTimeline) -> str:
 
 
 def html(timeline: CellTimeline) -> str:
-    """The timeline as HTML: the picture, the tables, and the sentences; no script and no stylesheet."""
+    """The timeline as HTML: the picture, the tables, and notes; no script and no stylesheet."""
     first, said = (
         "".join(f'<div style="padding:2px 0">{escape(sentence)}</div>' for sentence in sentences)
         for sentences in (_straggler(timeline), _below(timeline))

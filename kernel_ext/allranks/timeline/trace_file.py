@@ -22,7 +22,7 @@ from .rank_timeline import RankTimeline, TimelineCall
 
 Event = dict[str, object]
 WORTH_SHOWING = 10e-6
-"""Seconds that the computation of a collective's input must take to be shown."""
+"""Minimum duration, in seconds, of the computation of a collective's input for it to be shown."""
 
 
 def write(timeline: CellTimeline, path: str | Path) -> None:
@@ -128,7 +128,7 @@ def _facts(timeline: CellTimeline, call: TimelineCall) -> Event:
 
 
 def _flows(timeline: CellTimeline, hosts: list[str]) -> Iterator[Event]:
-    """One arrow through all ranks of each collective, from the rank that entered last; its id is the call's number."""
+    """For each collective, an arrow from the rank that entered last through all others; its id is the call's number."""
     by_number: dict[int, list[tuple[RankTimeline, TimelineCall]]] = {}
     for each in timeline.ranks:
         for call in each.calls:
@@ -144,7 +144,11 @@ def _flows(timeline: CellTimeline, hosts: list[str]) -> Iterator[Event]:
 
 
 def _joined(call: TimelineCall, came: float) -> float:
-    """A moment in this rank's transfer, not before the last rank entered: viewers look for the slice at that moment."""
+    """The time at which the arrow of a collective reaches the rank of `call`; `came` is when the last rank entered.
+
+    It lies in the rank's transfer, since viewers attach the arrow to the slice at that time. It is not before `came`,
+    unless the transfer had ended by then.
+    """
     began, ended = call.began or 0.0, call.ended or 0.0
     start = min(max(came, began + (call.wait or 0.0)), ended)
     # Not at the very start, where Chrome takes the slice that ends there.

@@ -22,9 +22,9 @@ class EndedRank:
     failed: bool
     dead: bool = False
     came: bool = False
-    """Whether it had entered the collective before it was unblocked."""
+    """Whether the rank had entered the collective before it was unblocked."""
     settled: int = 0
-    """It has evaluated all collectives up to this number, as far as is known."""
+    """The rank has evaluated all collectives up to this number, as far as is known."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Absence:
     """The text for several ranks, if it differs."""
 
     def of(self, ranks: Sequence[int], detail: str) -> str:
-        """Return the text for these ranks, with this detail."""
+        """Return the text for these ranks, with `detail` filled in."""
         return (self.one if len(ranks) == 1 else self.several or self.one).format(detail)
 
 
@@ -91,7 +91,7 @@ def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, EndedRank], 
 
 
 def _troubles(snapshot: Snapshot, ranks: Sequence[RankView]) -> Iterator[str]:
-    """Yield what slows down the hosts and GPUs of these ranks."""
+    """Yield, as clauses, the causes that slow down the hosts and GPUs of these ranks."""
     names = {view.host for view in ranks}
     for host in snapshot.hosts:
         if host.name not in names:

@@ -33,10 +33,10 @@ class Agreement:
         self._sent: dict[tuple[int, int], tuple[int, int]] = {}
         """By sender and receiver, as the sender counts: how many messages, and a checksum of their dtypes and sizes."""
         self._received: dict[tuple[int, int], tuple[int, int]] = {}
-        """The same, as the receiver counts."""
+        """By sender and receiver, the same figures as the receiver counts them."""
 
     def enter(self, rank: int, entry: LedgerEntry) -> None:
-        """Note that a rank waits at the barrier; once all ranks of the world do, let all enter or none.
+        """Note that a rank waits at the barrier; once all ranks of the world wait there, let all enter, or none.
 
         If the cell runs on some ranks only, none may enter.
         """
@@ -71,14 +71,17 @@ class Agreement:
             self._sent[rank, each.peer], self._received[each.peer, rank] = each.sent, each.received
 
     def mismatch(self, first: Mapping[int, int]) -> str | None:
-        """Return how ranks that are done disagreed, or which collectives had no defined order; None if neither.
+        """Return, in words, how ranks that are done disagreed, or which collectives had no defined order.
 
-        `first` is, for each rank, the number of the last collective before this cell.
+        None if neither. `first` is, for each rank, the number of the last collective before this cell.
         """
         return self._disagreement(first) or self._exchange() or _no_order(self._at_once)
 
     def _exchange(self) -> str | None:
-        """Return the first send and recv that differ, among ranks that sent and received equally often, in words."""
+        """Return, in words, the first send that differs from its recv; None if there is none.
+
+        Compares only ranks of which one received as often as the other sent.
+        """
         for (sender, receiver), (count, checksum) in self._sent.items():
             received = self._received.get((sender, receiver), (0, 0))
             if received[0] != count or received[1] == checksum:
@@ -137,7 +140,10 @@ def _elements(exchange: Collective) -> str:
 
 
 def _no_order(at_once: Mapping[int, EvaluatedAtOnce]) -> str | None:
-    """``...: ranks 0-1 evaluated all_sum #1 ... and all_sum #2 ... at once, on two streams``; None for no ranks."""
+    """``...: ranks 0-1 evaluated all_sum #1 ... and all_sum #2 ... at once, on two streams``.
+
+    None if `at_once` is empty.
+    """
     sides = []
     for each, ranks in alike(at_once).items():
         if each.threads:
@@ -158,8 +164,8 @@ def _different_order(
 ) -> str | None:
     """``...: rank 0 evaluated all_sum #2 ... before all_sum #1 ...; ranks 1-3 evaluated in call order``.
 
-    First compares the collectives that all ranks have `evaluated`: they may agree on an order that is not that of the
-    calls. None if the orders do not differ.
+    First compares the collectives that all ranks have `evaluated`: the ranks may agree on an order other than that of
+    the calls. None if the orders do not differ.
     """
     seen = {rank: order for rank, order in evaluated.items() if order}
     common = set.intersection(*map(set, seen.values())) if seen else set()
@@ -201,7 +207,7 @@ def _swapped(
 def disagreement(entered: Mapping[int, Collective]) -> str | None:
     """``the ranks disagree: rank 0 entered all_sum #1 f32[10] (line 3); ranks 1-3 entered ...``
 
-    None if all entered equal collectives, or if any call is not shared by all ranks.
+    None if all ranks entered equal collectives, or if any of these is not shared by all ranks.
     """
     kinds: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     if not all(each.shared for each in entered.values()):

@@ -1,10 +1,10 @@
-"""Unblock ranks from a collective that cannot be aborted, by having the missing ranks enter it after all.
+"""Unblocks ranks from a collective that cannot be aborted, by having the missing ranks enter it after all.
 
 NCCL offers no way to make a blocked call raise, nor do MPI and JACCL where allranks cannot abort them. But ranks that
-never entered can enter the missing collectives with NaN (see `rank.collectives.poison`) of the recorded shape and
-dtype, in the ledger's order. Then the blocked ranks return, the SIGINT that waits for them is delivered, and the world
-stays whole. Their results are invalid, so the cell fails; all of its ranks are informed first, since user code may
-swallow the signal.
+missed collectives can still enter them with NaN (see `rank.collectives.poison`) of the recorded shape and dtype, in the
+ledger's order. Then the blocked ranks return, the SIGINT that waits for them is delivered, and the world stays whole.
+The results of these collectives are invalid, so the cell fails; all of its ranks are informed first, since user code
+may swallow the signal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Release:
         self._asked: list[Future[Reply[Entered]]] = []
         self._settled: set[int] = set()
         self._told: set[int] = set()
-        """Ranks that were informed that collectives of the cell are aborted."""
+        """Ranks that have been informed that collectives of the cell are aborted."""
 
     def step(self, waiting: Sequence[int], running: Collection[int]) -> None:
         """Have every idle rank that lags behind the `waiting` ones enter the collectives that it missed.
@@ -58,7 +58,7 @@ class Release:
             if rank.entered < leader.entered:
                 self._replay(rank, leader)
             elif rank.rank not in self._settled:
-                # It asked for the collective but never evaluated it.
+                # The rank called the collective but never evaluated it.
                 self._settled.add(rank.rank)
                 self._have(rank, Settle())
 
@@ -93,5 +93,5 @@ class Release:
         self._asked[-1].add_done_callback(note)
 
     def wait(self) -> None:
-        """Wait for a moment until ranks that enter collectives have finished."""
+        """Wait up to `RECORDS_WITHIN` seconds for the ranks that enter missed collectives to finish."""
         wait(self._asked, RECORDS_WITHIN)

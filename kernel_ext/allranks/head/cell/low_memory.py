@@ -32,7 +32,7 @@ class MemoryLeft:
     if_full: str
     """What happens when the memory is used up."""
     little: float = 0.0
-    """Warn if less than this share of `total` is left, even if it does not shrink."""
+    """Warn if less than this share of `total` is left, even if memory use does not grow."""
 
 
 class LowMemory:
@@ -78,7 +78,10 @@ def _hosts(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[MemoryLeft]:
 
 
 def _gpus(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[MemoryLeft]:
-    """NVIDIA GPUs only: a Mac's shares the host's memory. MLX's cache counts as free: MLX frees it before it fails."""
+    """Yield the memory of NVIDIA GPUs only: a Mac's GPU shares the host's memory.
+
+    MLX's cache counts as free, since MLX frees its cache before an allocation fails.
+    """
     sharing: dict[str, list[int]] = {}
     for view in snapshot.ranks:
         if view.gpu is not None and view.gpu.id:

@@ -1,4 +1,4 @@
-"""What the ranks of one cell have reported so far: their output, what they raised, who still runs it."""
+"""What the ranks of one cell have reported so far: their output, their errors, and which ranks still run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .stall import CellFinding
 RING_NOISE = re.compile(
     r"(\[ring\] (Socket \d+ was closed by the peer|Sending to socket \d+ failed.*|Too many send/recv errors.*)\n?)+"
 )
-"""What MLX writes to stderr when a ring breaks, a dozen lines a rank; we report it in one line (mlx 0.32.4)."""
+"""Matches what MLX writes to stderr when a ring breaks, a dozen lines a rank; we report it in one line (mlx 0.32.4)."""
 
 
 class OutputSink(Protocol):
@@ -40,7 +40,7 @@ class Outcome:
         """Ranks that are not done with the cell."""
         self._output = output
         self.timed: dict[int, Sequence[Timed]] = {}
-        """The timed collectives of ranks that are done with a cell with ``--timing``."""
+        """The timed collectives of each rank that is done; empty unless the cell ran with ``--timing``."""
         self.broken = False
         """Whether a rank was unblocked by breaking the world."""
         self._live: dict[int, str] = {}
@@ -138,7 +138,7 @@ class Outcome:
         return None if self._failed_at is None else time.monotonic() - self._failed_at
 
     def failed(self) -> set[int]:
-        """Ranks that are alive, and whose cell failed."""
+        """Return the ranks that are alive and whose cell failed."""
         return {rank for rank, each in self.results.items() if rank not in self.open and not each.ok and not each.dead}
 
     @property
@@ -170,7 +170,7 @@ class Outcome:
         return {rank: line for rank, line in self._live.items() if line}
 
     def left_behind(self, *, stays: bool) -> list[CellFinding]:
-        """Report aborted collectives whose results may look right, invalid variables, and pending variables.
+        """Report invalid variables, pending variables, and aborted collectives whose results may look right.
 
         Pending variables are reported only if the world `stays`: otherwise their collectives cannot run.
         """
@@ -209,5 +209,5 @@ def _remote_error(error: CellError) -> RemoteError:
 
 
 def _blocked_in(entry: LedgerEntry | None) -> str:
-    """Return the collective as text; an abort may come before any was called, and then there is none to name."""
+    """Return the collective as text; without an entry, ``a collective``: an abort may come before any was called."""
     return str(collective(entry)) if entry is not None else "a collective"

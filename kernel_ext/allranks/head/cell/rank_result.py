@@ -21,9 +21,9 @@ class RankResult:
     error: RemoteError | None = None
     """What the cell raised; for a rank that was unblocked, MLX's error about the abort."""
     dead: str | None = None
-    """Why the rank's process ended, if it did."""
+    """Why the rank's process ended; None if it did not."""
     unblocked: str | None = None
-    """The collective it was blocked in when it was unblocked."""
+    """The collective in which the rank was blocked when it was unblocked; None if it was not unblocked."""
     invalid: tuple[str, ...] = ()
     """Variables that were being computed when a collective was aborted: they are invalid."""
     unmarked: tuple[str, ...] = ()
@@ -42,12 +42,12 @@ class RankResult:
 
     @property
     def stdout(self) -> str:
-        """What it printed."""
+        """The text that the cell printed on the rank."""
         return "".join(self._text["stdout"])
 
     @property
     def stderr(self) -> str:
-        """What it wrote to the error stream."""
+        """The text that the cell wrote to the error stream of the rank."""
         return "".join(self._text["stderr"])
 
     @property

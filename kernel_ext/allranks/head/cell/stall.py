@@ -20,12 +20,12 @@ AWAY_AFTER = 2
 AFTER_FAILURE = 2.0
 """Seconds after a failure before the ranks that wait for the failed one are named and unblocked."""
 AFTER_DEATH = 0.3
-"""The same after a death: a dead rank never enters late."""
+"""Seconds after a death before the ranks that wait for the dead rank are named and unblocked: it never enters late."""
 
 
 @dataclass(frozen=True)
 class CellFinding:
-    """One message about these ranks."""
+    """A message about some ranks of a cell."""
 
     ranks: tuple[int, ...]
     text: str
@@ -67,7 +67,7 @@ class StallWatch:
         findings.append(self._told(disagree) if disagree is not None else self._stuck(snapshot))
         lost = {view.rank for view in waiting} if hopeless or disagree is not None else set()
         lost |= self._left_to_tasks(views, snapshot, ended)
-        # Repeated every second: a rank may have just gone on to the next collective when it was to be unblocked.
+        # Repeated every second: a rank may have gone on to the next collective just before it was to be unblocked.
         unblocked = [rank for rank in sorted(lost) if self._first(rank, f"unblocked {since_failure or 0.0:.0f}")]
         return [finding for finding in findings if finding is not None], unblocked
 
@@ -79,7 +79,10 @@ class StallWatch:
         return CellFinding(tuple(self.ranks), disagreement) if self._first(-1, disagreement) else None
 
     def _disagreement(self, waiting: list[RankView], snapshot: Snapshot) -> str | None:
-        """Return how ranks disagree about a collective in which some wait: it can never complete correctly."""
+        """Return how ranks disagree about a collective in which some wait, which can never complete correctly.
+
+        None if they do not disagree.
+        """
         long = [
             view
             for view in waiting
@@ -111,7 +114,7 @@ class StallWatch:
         return CellFinding(tuple(self.ranks), text) if text and self._first(-2, str(collective)) else None
 
     def _compiling(self, views: Iterable[RankView]) -> CellFinding | None:
-        """Report ranks that wait for a compiler, which looks like a hang if all do."""
+        """Report ranks that wait for a compiler: if all ranks do, that looks like a hang."""
         found = [view for view in views if view.compiler and (view.compiling or 0) >= COMPILING_AFTER]
         new = [view for view in found if self._first(view.rank, f"compiles line {view.line}")]
         if not new:

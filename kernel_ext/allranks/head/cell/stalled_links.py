@@ -10,7 +10,8 @@ from allranks_backends.views import Collective, LinkView, Snapshot
 STILL_AFTER = 10.0
 """Seconds without a byte on any link after which a collective that all ranks are in is reported."""
 UNKNOWN_AFTER = 30.0
-"""The same if bytes are not counted: all ranks may still be computing the inputs of the collective."""
+"""Seconds after which a collective that all ranks are in is reported if bytes are not counted: the ranks may still be
+computing its inputs."""
 MOST_LINKS = 6
 """Maximum number of links described."""
 

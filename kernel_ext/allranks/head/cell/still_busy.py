@@ -37,7 +37,7 @@ def still_busy(
 
     `abortable`: whether blocked collectives of this world can be aborted; `aborted`: the ranks on which one was.
     `tried_for`: seconds for which missing ranks will go on entering the collectives to complete them; infinite if the
-    time is not known, None if they do not enter them.
+    time is not known, None if no rank enters them.
     """
     died = any(view.state == "dead" for view in snapshot.ranks)
 

@@ -43,19 +43,19 @@ class Unblocking:
         """Send SIGINT to every rank that still runs the cell."""
         self._watch.stopping = True
         self._monitor.interrupted |= {(rank, self._cell) for rank in self._outcome.open}
-        for rank in sorted(self._outcome.open):  # a copy: another thread may follow the cell, and remove ranks that end
+        for rank in sorted(self._outcome.open):  # a copy: another thread may track the cell, and remove ranks that end
             self._tell(rank, Interrupt(self._cell))
 
     def free(self, ranks: Sequence[int]) -> None:
         """Unblock these ranks if they wait in a collective.
 
-        Ranks that run other code go on, unless collectives cannot be aborted: then they are interrupted, too.
+        If collectives can be aborted, ranks that run other code go on; otherwise they are interrupted, too.
         """
         self._free(self._outcome.open & set(ranks))
         self.release()
 
     def release(self) -> None:
-        """If collectives cannot be aborted, let missing ranks enter, from now on, the ones in which others wait."""
+        """If collectives cannot be aborted, let missing ranks enter the ones in which others wait, from now on."""
         self._watch.stopping = True
         self.releasing = not self._monitor.breakable
 
@@ -64,7 +64,7 @@ class Unblocking:
         return self._watch.was_told(disagreement)
 
     def wait(self) -> None:
-        """Wait for a moment until ranks have finished entering the collectives in which others wait."""
+        """Wait briefly until ranks have finished entering the collectives in which others wait."""
         self._release.wait()
 
     def look(self) -> list[CellFinding]:
@@ -89,7 +89,10 @@ class Unblocking:
         return findings
 
     def next_look(self) -> float | None:
-        """Return when (`time.monotonic`) ranks that wait for a failed rank are unblocked; None if that is not ahead."""
+        """Return the `time.monotonic` at which ranks that wait for a failed rank will be unblocked.
+
+        None if no rank has failed, or if that time has passed.
+        """
         since = self._outcome.since_failure
         return time.monotonic() + AFTER_FAILURE - since if since is not None and since < AFTER_FAILURE else None
 
@@ -108,7 +111,7 @@ class Unblocking:
         return f" All ranks were in {collective}, and no byte had moved for {still:.0f} s."
 
     def go_on(self, left: Sequence[int]) -> None:
-        """Go on unblocking ranks that did not end in time, in a thread: busy machines take longer."""
+        """Go on unblocking the ranks in `left`, which did not end in time, in a thread: busy machines take longer."""
         until = time.monotonic() + GO_ON_WITHIN
 
         def release() -> None:

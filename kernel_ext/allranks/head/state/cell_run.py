@@ -1,4 +1,4 @@
-"""A cell that logs is a run: what is known of it, and how it differs from another run."""
+"""A run, which is a cell that logs values: its code, world and values, and how it differs from another run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ LONGEST = 24
 
 
 MOST_STORED, FEWEST_STORED = 20_000, 100
-"""Maximum number of a run's values saved with the ranks' variables, and the minimum for one name on one rank."""
+"""Limits on a run's values that are saved with the ranks' variables: each name on each rank gets an equal share of
+`MOST_STORED`, or `FEWEST_STORED` if that is more."""
 
 
 @dataclass
 class Metric:
-    """One name that a run logged, over its ranks."""
+    """The values that a run logged under one name, summarised over its ranks."""
 
     last: dict[int, float] = field(default_factory=dict)
     """The newest value of each rank."""
@@ -50,7 +51,7 @@ class Metric:
 
     @property
     def mean(self) -> float:
-        """Mean of the ranks' last values, which a chart's line shows."""
+        """Mean of the ranks' last values; a chart's line shows this mean."""
         values = list(self.last.values())
         return sum(values) / len(values)
 
@@ -58,7 +59,7 @@ class Metric:
 class Change(NamedTuple):
     """A value that differs between two runs; for a function, such as ``train()``, a checksum of its code.
 
-    ``None`` stands for a value that is not a number, string or boolean in that run.
+    `before` or `now` is None if, in that run, the value is not a number, string or boolean.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Change(NamedTuple):
 class CellRun:
     """A cell that logs: its code, its world, its values, and how it ended.
 
-    Known to `RunHistory` from the first logged value on. Fed in the lifeline's thread, read from any.
+    Known to `RunHistory` from the first logged value on. Fed in the lifeline's thread, read from any thread.
     """
 
     def __init__(
@@ -84,19 +85,19 @@ class CellRun:
     ) -> None:
         """`arguments`: the arguments of the function that the cell calls. `on_first` is called at the first value."""
         self.number = 0
-        """Counts the runs of this process from 1."""
+        """Number of the run among the runs of this process, counted from 1; 0 until its first value is logged."""
         self.name = ""
-        """``run 3``, or the name that `rename` gave it."""
+        """``run 3``, or the name that `RunHistory.rename` gave the run; empty until its first value is logged."""
         self.hidden = False
-        """Whether it is left out of charts, and listed last."""
+        """Whether the run is left out of charts, and listed last."""
         self.cell, self.ranks, self.backend = cell, tuple(ranks), backend
         self.status: RunStatus = "running"
         self.at = time.time()
-        """Unix time in seconds when it began."""
+        """Unix time in seconds when the cell began."""
         self.total: float | None = None
-        """How many steps there are, if the code says so (``log(..., of=1000)``)."""
+        """Total number of steps, if the code states it (``log(..., of=1000)``); otherwise None."""
         self.collectives: CollectiveShare | None = None
-        """How much of its time went to collectives; known once a cell with ``--timing`` has ended."""
+        """The share of the cell's time that collectives took; known once a cell with ``--timing`` has ended."""
         self.variables: dict[str, Constant] | None = None
         """Numbers, strings and booleans that the code reads from earlier cells, and checksums of their functions. None
         if no rank has reported them."""
@@ -134,12 +135,12 @@ class CellRun:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or has been running."""
+        """Seconds that the cell took, or has been running so far."""
         return time.monotonic() - self._began if self._seconds is None else self._seconds
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics that it logged, by name, in the order of their first values."""
+        """The metrics that the run logged, by name, in the order of their first values."""
         with self._lock:
             return {name: replace(metric, last=dict(metric.last)) for name, metric in self._metrics.items()}
 
@@ -153,20 +154,23 @@ class CellRun:
 
     @cached_property
     def read(self) -> Code:
-        """The code, with its constants."""
+        """The code as parsed: its text, constants and variables."""
         return Code.of(self._code)
 
     @property
     def values(self) -> dict[str, Constant]:
-        """The code's constants, the arguments, and the variables that it reads, without strings that may be secret."""
+        """The code's constants, the arguments, and the variables that the code reads.
+
+        Strings that may be secret are left out.
+        """
         found = {**(self.variables or {}), **self.read.constants, **self._arguments}
         return {name: value for name, value in found.items() if not (isinstance(value, str) and SECRET.search(name))}
 
     def rows(self) -> list[Row]:
-        """Return the values that it logged, oldest first.
+        """Return the values that the run logged, oldest first.
 
-        Beyond 100,000 values of a name on a rank, every second one is dropped. When a new run begins, the same happens
-        to the largest earlier runs while all earlier runs together have more than 5 million values.
+        Beyond 100,000 values of a name on a rank, every second value is dropped. When a new run begins, the same
+        happens to the largest earlier runs while all earlier runs together have more than 5 million values.
         """
         with self._lock:
             rows = [
@@ -218,7 +222,7 @@ class CellRun:
 
     @classmethod
     def restored(cls, stored: StoredRun) -> CellRun:
-        """Return a run that was saved, perhaps by another notebook. Raises ValueError."""
+        """Return a run that was saved, perhaps by another notebook. Raises ValueError if its values are damaged."""
         run = cls(0, stored.code, stored.ranks, stored.backend)
         run.name, run.at, run.variables = stored.name, stored.at, dict(stored.values)
         rows = [
@@ -235,7 +239,7 @@ class CellRun:
     # How it differs from an earlier run.
 
     def changes(self, before: CellRun) -> tuple[list[Change], int]:
-        """Return the values that differ, and how many lines of the code differ apart from them."""
+        """Return the values that differ from the run `before`, and how many lines of code differ apart from them."""
         old, new = {**before.values, **before._world}, {**self.values, **self._world}
         changed = [Change(name, old[name], value) for name, value in new.items() if name in old and old[name] != value]
         constants = [each.name for each in changed]
@@ -246,7 +250,7 @@ class CellRun:
         return changed, lines
 
     def _in_one(self, before: CellRun) -> list[str]:
-        """Return names that both codes read from earlier cells and that have a plain value in only one run."""
+        """Return the variables that both cells read from earlier cells and that have a known value in only one run."""
         if self.variables is None or before.variables is None:
             return []
         both = self.read.reads & before.read.reads
@@ -263,7 +267,7 @@ class CellRun:
         return self._joined(said, lines, before)
 
     def beside(self, other: CellRun) -> str:
-        """Return the label of its curves beside those of another run: ``run 2: lr 0.1``."""
+        """Return the label of this run's curves beside the curves of another run: ``run 2: lr 0.1``."""
         changed, lines = other.changes(self)
         said = [_said(each, value_text(each.before)) for each in changed]
         return f"{self.name}: {self._joined(said, lines, other)}"

@@ -1,4 +1,4 @@
-"""Updates on a cell from each rank, which the monitor passes to the thread that follows the cell."""
+"""Updates on a cell from each rank. The monitor passes them to the thread that tracks the cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CellUpdate:
     event: Event | Died
     buffers: Sequence[Buffer] = ()
     items: Sequence[Item] = ()
-    """The items of an `Output`, as `Fold` takes them."""
+    """The items of an `Output`, as `Fold` takes them; empty for other events."""
 
 
 CellUpdates: TypeAlias = "queue.SimpleQueue[CellUpdate | None]"

@@ -1,8 +1,9 @@
-"""Finds the constants in the code of a cell, and how many lines differ between two codes apart from them.
+"""Finds the constants in a cell's code, and counts the lines that differ between two cells apart from constants.
 
-Code is parsed, never run: ``lr = 0.1`` in a line of its own, ``Adam(learning_rate=3e-4)``, defaults of functions, and
-``mx.random.seed(0)`` as `seed`. What a cell computes, as in ``lr = 1 / 10``, is a line like any other. Strings that
-may be secret are removed from the code before anything else is read from it (see `hide_secrets`).
+Code is parsed, never run. Constants are values such as ``lr = 0.1`` outside of functions and blocks,
+``Adam(learning_rate=3e-4)``, the defaults of functions, and ``mx.random.seed(0)`` as `seed`. A value that the cell
+computes, as in ``lr = 1 / 10``, is not a constant. Strings that may be secret are removed from the code before anything
+else is read from it (see `hide_secrets`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LONGEST = 100
 NOT_FOR_RUNS = ("log", "print", "mark")
 """Functions whose arguments say nothing about how a run was made."""
 CONTEXT = 1
-"""Lines that a diff shows around what changed."""
+"""Number of unchanged lines that a diff shows before and after each change."""
 _MAGIC_LINE = re.compile(r"\A# %%.*\n")
 _LINES_OF_IPYTHON = (
     (re.compile(r"(?m)^([ \t]*)(?:[%!?].*|\S.*\?[ \t]*)$"), r"\1pass"),
@@ -39,7 +40,7 @@ class _Found(NamedTuple):
 
     name: str
     owner: str
-    """The function of which it is an argument; empty for a variable."""
+    """The function that the constant is an argument of; empty for a variable."""
     value: Constant
     node: ast.expr
 
@@ -49,12 +50,12 @@ class Code:
     """The parsed code of a cell."""
 
     text: str
-    """Without the line of the magic, and without strings that may be secret."""
+    """The code without the magic's line, and without strings that may be secret."""
     constants: Mapping[str, Constant]
     reads: frozenset[str]
-    """Variables of earlier cells that it uses."""
+    """Variables of earlier cells that the code uses."""
     binds: frozenset[str]
-    """Variables that it binds."""
+    """Variables that the code binds."""
     places: Mapping[str, tuple[int, int, int]]
     """Location of each constant: the line, counted from 0, and the byte offsets of its start and end there."""
 
@@ -80,7 +81,7 @@ class Code:
         )
 
     def lines(self, without: Collection[str] = ()) -> list[str]:
-        """Return its lines that are not blank, with the values of these constants replaced by their names."""
+        """Return the lines that are not blank, with the values of constants in `without` replaced by their names."""
         lines = [line.encode() for line in self.text.split("\n")]
         for name, (line, first, end) in sorted(self.places.items(), key=lambda each: each[1], reverse=True):
             if name in without:
@@ -105,7 +106,7 @@ def _parsed(text: str) -> tuple[ast.Module, str]:
 
 
 def lines_changed(before: Code, now: Code, without: Collection[str]) -> int:
-    """Count the lines that differ apart from these constants; a line that replaces another counts once."""
+    """Count the lines that differ apart from the constants in `without`; a line that replaces another counts once."""
     matcher = SequenceMatcher(None, before.lines(without), now.lines(without), autojunk=False)
     return sum(max(a2 - a1, b2 - b1) for kind, a1, a2, b1, b2 in matcher.get_opcodes() if kind != "equal")
 
@@ -165,9 +166,9 @@ def _last_name(called: ast.expr) -> str:
 
 
 def _named(found: list[_Found]) -> dict[str, _Found]:
-    """Return the constants by name. If a name is used twice, arguments get their function's: ``Adam.lr``.
+    """Return the constants by name. If a name is used twice, arguments get their function's name, too: ``Adam.lr``.
 
-    Arguments whose full name is used twice are left out.
+    Arguments for which this longer name is used twice are left out.
     """
     last = {each.name: each for each in found if not each.owner}  # a variable has the value that it got last
     found = [each for each in found if each.owner] + list(last.values())
@@ -185,7 +186,7 @@ def _named(found: list[_Found]) -> dict[str, _Found]:
 def _names(tree: ast.Module, python: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the variables of earlier cells that the cell reads, and the variables that it binds.
 
-    A variable that is bound once, after it was read (``lr = lr / 2``), is both.
+    A variable that is read and then bound once (``lr = lr / 2``) belongs to both.
     """
     module = symtable.symtable(python, "", "exec")
     own = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
@@ -219,7 +220,10 @@ class _Use(NamedTuple):
 
 
 def _uses(node: ast.AST, in_loop: bool) -> Iterator[_Use]:
-    """Yield uses of the cell's variables in a node, in order of execution, without bodies of functions and classes."""
+    """Yield uses of the cell's variables in a node, in order of execution.
+
+    Uses in the bodies of functions and classes are left out.
+    """
     parts: list[ast.AST | None] = list(ast.iter_child_nodes(node))
     match node:
         case ast.Name(id=name, ctx=context):

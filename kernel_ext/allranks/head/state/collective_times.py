@@ -13,7 +13,7 @@ from allranks.messages.events import MOST_TIMED, Timed
 from allranks.units import seconds_text
 
 UNFINISHED = 16
-"""Maximum number of cells kept for which not all ranks have reported."""
+"""Maximum number of cells that are kept while some of their ranks have not reported."""
 
 
 class CollectiveShare(NamedTuple):
@@ -25,7 +25,10 @@ class CollectiveShare(NamedTuple):
 
     @classmethod
     def of(cls, timed: Mapping[int, Sequence[Timed]], seconds: float) -> CollectiveShare | None:
-        """Return the share of the timed calls of all ranks; None if there are none, or more than ranks report."""
+        """Return the share of the timed calls in a cell of `seconds`. `timed` has the calls of each rank.
+
+        None if no call was timed, or if a rank has reported `MOST_TIMED` calls, since it may have made more.
+        """
         spent = sum(call.seconds for calls in timed.values() for call in calls)
         if not spent or seconds <= 0 or max(map(len, timed.values())) >= MOST_TIMED:
             return None
@@ -42,7 +45,7 @@ class CollectiveShare(NamedTuple):
 
 
 class CollectiveTimes:
-    """Sums over the cells that ran with ``--timing``."""
+    """Sums of the ranks' transfer and waiting times over all cells that ran with ``--timing``."""
 
     def __init__(self) -> None:
         self._cells: dict[int, dict[int, list[tuple[str, float]]]] = {}
@@ -56,7 +59,7 @@ class CollectiveTimes:
     def add(self, cell: int, rank: int, calls: Sequence[Timed], ranks: int) -> None:
         """Add the timed calls of `rank` in `cell`; they count once `ranks` ranks have reported theirs."""
         told = self._cells.setdefault(cell, {})
-        while len(self._cells) > UNFINISHED:  # some rank died before it reported
+        while len(self._cells) > UNFINISHED:  # a rank died before it reported
             del self._cells[next(iter(self._cells))]
         told[rank] = [(call.op, call.seconds) for call in calls]
         if len(told) == ranks:
@@ -65,7 +68,7 @@ class CollectiveTimes:
     def _settle(self, told: dict[int, list[tuple[str, float]]]) -> None:
         lengths = {len(calls) for calls in told.values()}
         if len(told) < 2 or len(lengths) != 1:
-            return  # the ranks entered different calls: which belong together cannot be known
+            return  # the ranks entered different calls: which calls belong together cannot be known
         for number in range(lengths.pop()):
             durations = {rank: calls[number][1] for rank, calls in told.items()}
             last = min(durations, key=lambda rank: durations[rank])
@@ -81,17 +84,17 @@ class CollectiveTimes:
                 self._times[key] = (sums[0] + transfer, sums[1] + seconds - transfer)
 
     def times(self, rank: int, op: str) -> tuple[float | None, float | None]:
-        """Seconds of transfer and of waiting in this operation; None if nothing was timed."""
+        """Seconds that `rank` spent on transfer and on waiting in operation `op`; both None if nothing was timed."""
         return self._times.get((rank, op), (None, None))
 
     def of_rank(self, rank: int) -> tuple[float, float] | None:
-        """Seconds of transfer and of waiting in all operations; None if nothing was timed."""
+        """Seconds that `rank` spent on transfer and on waiting in all operations; None if nothing was timed."""
         found = [sums for (each, _), sums in self._times.items() if each == rank]
         return (sum(transfer for transfer, _ in found), sum(wait for _, wait in found)) if found else None
 
     @property
     def straggler(self) -> str | None:
-        """The rank for which others waited longest, in words; None if nothing was timed."""
+        """The rank for which the others waited longest in total, in words; None if nothing was timed."""
         if not self._waited:
             return None
         rank = max(self._waited, key=lambda each: self._waited[each])

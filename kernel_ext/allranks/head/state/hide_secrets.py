@@ -11,20 +11,20 @@ SECRET = re.compile(
     r"(?i)token(?!iz)|secret|passw|passphrase|\bpwd\b|credential|bearer|auth(?!ors?\b|ored\b)|"
     r"(api|access|secret|private|auth|ssh|service)_?-?keys?|key_?id$"
 )
-"""Names whose strings may be secret."""
+"""Matches the names of variables, arguments and keys whose strings may be secret."""
 LEFT_OUT = "…"
-"""Replaces such a string, in quotes."""
+"""Replaces a string that may be secret, in quotes."""
 _SET_TO = re.compile(
     r"""["']?\]?[ \t]*(?:=[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s"']+)|:[ \t]*([^"'\n]+)|[ \t]("[^"\n]*"|'[^'\n]*'|[^\s"']+))"""
 )
-"""What a name is set to, if the code is not Python: ``HF_TOKEN=abc``, or ``Authorization: Bearer abc`` up to the
-quote or the end of the line."""
+"""Matches what follows a name in text that is not Python; its group is the value: ``abc`` in ``HF_TOKEN=abc``. A value
+after a colon, as in ``Authorization: Bearer abc``, ends at a quote or at the end of the line."""
 
 
 def redacted(text: str, tree: ast.Module, python: str) -> str:
     """Return the code `text` without strings that may be secret.
 
-    `tree` is the parsed code. In `python`, lines of `text` that are not Python are replaced.
+    `python` is `text` with the lines that are not Python replaced; `tree` is `python`, parsed.
     """
     lines = [
         (line if line == other else redacted_words(line)).encode()
@@ -35,7 +35,7 @@ def redacted(text: str, tree: ast.Module, python: str) -> str:
         for each in _secrets(tree)
     )
     places = list[tuple[int, int, int, int]]()
-    for place in found:  # without locations inside another one
+    for place in found:  # without locations inside another location
         if not places or place[:2] >= places[-1][2:]:
             places.append(place)
     for line, first, last_line, end in reversed(places):

@@ -14,17 +14,17 @@ from allranks.messages.requests import Saved
 from allranks_backends.views import RankState
 
 SILENT_AFTER = 4.0
-"""A rank counts as stopped after this many seconds without a message: it reports at least every 2 s."""
+"""A rank counts as stopped after this many seconds without a message: a rank reports at least every 2 s."""
 
 RETURNS_WITHIN = 20.0
-"""Seconds a rank gets to reconnect once its host is reached again: it tries once a second."""
+"""Seconds a rank gets to reconnect once its host is reached again: the rank tries once a second."""
 
 
 class Away(NamedTuple):
     """A host that cannot be reached."""
 
     since: float
-    """The `time.monotonic` at which it was lost."""
+    """The `time.monotonic` at which the host was lost."""
     why: str = ""
     """Why the last login failed, as a clause; empty before the first attempt."""
 
@@ -51,16 +51,16 @@ class Rank:
     """The `time.monotonic` of its first connection; 0 before."""
     ready: bool = False
     folder: str = ""
-    """The folder in which it started, if its host lacked the intended one."""
+    """The folder in which it started, if its host lacked the intended folder; otherwise empty."""
     report: State = field(default_factory=State)
     received_at: float = 0.0
     host_back_at: float = 0.0
     """The `time.monotonic` at which its host was last reached again; 0 if the host was never away, or is away now."""
     since: float = 0.0
     cell: int | None = None
-    """The cell that it runs, or was sent."""
+    """Number of the cell that it runs, or that was sent to it; None if there is none."""
     seen: int = 0
-    """`seq` of the last message of that cell."""
+    """`seq` of the last message received about its `cell`."""
     failed: str | None = None
     """Class name of the error that its last cell raised; None also if the cell was interrupted or unblocked."""
     unblocked: bool = False
@@ -68,22 +68,22 @@ class Rank:
     interrupted: bool = False
     """Whether its last cell was interrupted, which is not a failure; False once any rank gets another cell."""
     dead: str | None = None
-    """Why it is dead."""
+    """Why it is dead; None while it is alive."""
     entered: int = 0
     """Number of the last shared collective that it called."""
     replaying: bool = False
     """Whether it is entering collectives that it had missed, to unblock others."""
     invalid: tuple[str, ...] = ()
-    """Variables that an aborted collective made invalid, if no thread followed the cell when it ended."""
+    """Variables that an aborted collective made invalid, if no thread tracked the cell when it ended."""
     past: set[int] = field(default_factory=set)
     """Numbers of the cells it has finished."""
     listens: int | None = None
     """The port on which it last listened for the other ranks of a world."""
     leaving: Leaving | None = None
     debugger: AtDebugger | None = None
-    """The last report of its debugger; None unless that is open or may come back to its prompt."""
+    """The last report of its debugger; None unless the debugger is at its prompt or may come back to it."""
     late: list[Item] = field(default_factory=list)
-    """Output that it printed between cells and that was not shown yet."""
+    """Output that it printed between cells and that has not been shown yet."""
 
     @property
     def in_debugger(self) -> bool:
@@ -97,12 +97,15 @@ class Rank:
 
     @property
     def ends_steps(self) -> bool:
-        """Whether the cell that it runs has ended a step, so that it answers questions after the next one."""
+        """Whether the cell that it runs has ended a step, so that the rank answers questions after the next step."""
         return self.report.in_steps and self.report.cell == self.cell and not self.in_debugger and not self.replaying
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was received from it for too long."""
+        """Whether it has sent nothing for `SILENT_AFTER` seconds, counted from its host's return if that is later.
+
+        False before its first message.
+        """
         return bool(self.received_at) and time.monotonic() - max(self.received_at, self.host_back_at) > SILENT_AFTER
 
     @property
@@ -113,7 +116,8 @@ class Rank:
     def process_is_stopped(self) -> bool:
         """Whether it is silent because its process is stopped, as far as this machine can tell (`kill -STOP`).
 
-        A silent rank may also hold Python's lock, while it pickles a large value for instance.
+        Always False for a rank on another host. A silent rank may also hold the GIL, for instance while it pickles a
+        large value.
         """
         if not self.silent or self.pid is None or self.host != HERE.name:
             return False

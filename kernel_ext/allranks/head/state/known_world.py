@@ -24,15 +24,15 @@ class KnownWorld:
         self.breakable = False
         """Whether a blocked collective can be made to raise."""
         self.not_breakable = ""
-        """Why blocked collectives cannot be aborted though the backend may allow it, as a clause."""
+        """As a clause, why blocked collectives cannot be aborted though the backend may allow it; otherwise empty."""
         self.ranks: list[Rank] = []
         self.owed: dict[int, SavedVariables | None] = {}
-        """Ranks that a change of the world has started and that still lack variables: the variables saved for them, or
-        None for a new rank, which may get copies of another rank's."""
+        """For each rank that a change of the world has started and that still lacks variables: the variables saved for
+        it, or None for a new rank, which may get copies of another rank's variables."""
         self.away: dict[str, Away] = {}
         """Hosts that cannot be reached at the moment."""
         self.shown: dict[str, str] = {}
-        """The name under which tables show a host, by the host's name."""
+        """By the name of a host, the name under which tables show it."""
         self.links: Sequence[Link] = ()
         """Every link on which the backend sends."""
         self.peak: float | None = None
@@ -43,7 +43,7 @@ class KnownWorld:
         return [rank for rank in self.ranks if rank.dead is None]
 
     def awaited(self) -> list[Rank]:
-        """Return living ranks that are not connected, though their host can be reached."""
+        """Return living ranks that are not connected although their host can be reached."""
         return [rank for rank in self.alive() if not rank.connected and rank.host not in self.away]
 
     def busy(self, ranks: Sequence[int]) -> list[Rank]:
@@ -56,7 +56,7 @@ class KnownWorld:
         return self.shown.get(host, host)
 
     def label(self, ranks: Sequence[int]) -> str:
-        """``rank 2``, with the hosts of these ranks if the world has several."""
+        """``rank 2``; if the world runs on several hosts, followed by the hosts of these ranks."""
         hosts = dict.fromkeys(self.shown_as(self.ranks[rank].host) for rank in ranks)
         several = len({rank.host for rank in self.ranks}) > 1
         return f"{rank_label(list(ranks))} on {', '.join(hosts)}" if several else rank_label(list(ranks))

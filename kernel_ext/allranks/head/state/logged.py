@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_POINTS = 100_000
-"""Points kept for one name on one rank (3 MB). Beyond it every second one is dropped, so they still span the run."""
+"""Maximum number of points kept for one name on one rank (3 MB). Beyond it, every second point is dropped, so that the
+remaining points still span the run."""
 MOST_SERIES = 1_000
-"""Maximum number of series, one for each name on each rank."""
+"""Maximum number of series. There is one series for each name on each rank."""
 RECENT = 20_000
 """Maximum number of recent rows kept for dashboards."""
 DRAWN = 1_000
-"""Maximum points of a series that a dashboard gets if it starts later."""
+"""Maximum number of points of each series that a dashboard gets when it starts, or after it has fallen behind."""
 FOLLOWED = 100
-"""Maximum number of cells whose values are passed on, including cells that no thread followed to their end."""
+"""Maximum number of cells whose values are passed on (see `Logged.follow`), including cells that no thread tracked to
+their end."""
 
 
 class Row(NamedTuple):
@@ -65,29 +67,30 @@ class Series:
 
 
 class Logged:
-    """Fed by the monitor, in the lifeline's thread; read from any thread."""
+    """The values that all cells logged. Fed by the monitor, in the lifeline's thread; read from any thread."""
 
     def __init__(self) -> None:
         self.lost = 0
-        """Number of ``log`` calls that came faster than a rank could send them, and of values beyond `MOST_SERIES`."""
+        """Number of ``log`` calls that came faster than a rank could send them, and of values of series beyond
+        `MOST_SERIES`."""
         self._lock = threading.Lock()
         self._series: dict[tuple[int, str], Series] = {}
         self._recent: deque[Row] = deque(maxlen=RECENT)
         self._count = 0
         self._seen: dict[str, int] = {}
-        """By process: how many of its calls have arrived or were lost."""
+        """By uuid of a process: how many of its ``log`` calls have arrived or were lost."""
         self._totals: dict[int, float] = {}
-        """By cell: how many steps there will be, if its code says so."""
+        """By cell: its total number of steps, if its code states it."""
         self._followers: dict[int, Callable[[Row], None]] = {}
-        """By cell, the newest last."""
+        """By cell, the function that gets its values; the newest cell is the last."""
 
     @property
     def count(self) -> int:
-        """Number of values that have arrived."""
+        """Number of values that have arrived, apart from values counted in `lost`; `clear` does not reset it."""
         return self._count
 
     def take(self, rank: int, uuid: str, first: int, calls: Sequence[LogCall]) -> None:
-        """Take calls of a process, numbered from `first` on; calls that came before are ignored."""
+        """Take ``log`` calls of a process, numbered from `first` on; calls that have arrived before are ignored."""
         seen = self._seen.get(uuid, 0)
         with self._lock:
             self.lost += max(0, first - seen)
@@ -114,11 +117,14 @@ class Logged:
             follower(row)
 
     def total(self, cell: int) -> float | None:
-        """How many steps this cell will log, if its code says so."""
+        """Total number of steps of this cell; None unless its code states it."""
         return self._totals.get(cell)
 
     def follow(self, cell: int, follower: Callable[[Row], None], *, late: bool = False) -> None:
-        """Pass on this cell's values as they come, under the lock; if `late`, first the values that came before."""
+        """Call `follower` with each value of this cell as it arrives; with `late`, first with the earlier values.
+
+        `follower` is called while the lock is held.
+        """
         with self._lock:
             for (rank, name), series in self._series.items() if late else ():
                 for number, step, value, at in zip(*series.columns()):
@@ -134,7 +140,7 @@ class Logged:
             self._followers.pop(cell, None)
 
     def clear(self) -> None:
-        """Forget what was logged so far."""
+        """Forget the values that were logged so far."""
         with self._lock:
             self._series.clear()
             self._recent.clear()
@@ -144,7 +150,7 @@ class Logged:
     def since(self, seen: int) -> tuple[int, list[Row]]:
         """Return the number of rows so far, and the rows after the first `seen`.
 
-        If `seen` is 0, or more rows have come than `RECENT` keeps, it returns all series, each thinned to `DRAWN`.
+        If `seen` is 0, or if more than `RECENT` rows have come since, all series are returned, each thinned to `DRAWN`.
         """
         with self._lock:
             new = self._count - seen
@@ -166,7 +172,10 @@ class Logged:
         return newest
 
     def frame(self, names: Collection[str] = ()) -> pandas.DataFrame:
-        """Return a table with a row for each value; ``attrs["lost"]`` is the `lost` count. Raises UsageError."""
+        """Return a table with a row for each value of `names`, or of all; ``attrs["lost"]`` is the `lost` count.
+
+        Raises UsageError without pandas, or if nothing was logged under one of `names`.
+        """
         pandas = imported_pandas("logged()")
         with self._lock:
             known = {name for _, name in self._series}

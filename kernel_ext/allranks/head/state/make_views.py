@@ -19,7 +19,7 @@ from .shared_advice import HEALS, kill_text
 
 
 def snapshot_of(world: KnownWorld) -> Snapshot:
-    """Return everything there is to show now; the caller holds the lock."""
+    """Return the Snapshot of the world as it is now; the caller holds the lock."""
     ranks, shown_as = world.ranks, world.shown_as
     return Snapshot(
         world.name,
@@ -85,7 +85,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
 
 
 def host_views(ranks: Sequence[Rank], shown_as: Callable[[str], str]) -> tuple[HostView, ...]:
-    """Return each host, as its living ranks last described the machine; `shown_as` gives its name in tables."""
+    """Return the view of each host, as its living ranks last described it; `shown_as` returns its name in tables."""
     machines: dict[str, Machine] = {}
     for rank in ranks:
         machines.setdefault(rank.host, Machine())
@@ -95,7 +95,7 @@ def host_views(ranks: Sequence[Rank], shown_as: Callable[[str], str]) -> tuple[H
 
 
 def link_view(link: Link, ranks: Sequence[Rank]) -> LinkView:
-    """Return what the sending rank last read from its sockets; a link without readings stays unknown."""
+    """Return the view of a link, as its sending rank last read it from its sockets; empty without readings."""
     rank = ranks[link.source] if link.source < len(ranks) else None
     readings = rank.report.links if rank is not None and rank.dead is None else ()
     read = next((each for each in readings if each.peer == link.target), None)
@@ -170,7 +170,7 @@ def also_lacking(world: KnownWorld) -> str:
 
 
 def _lacking(owed: Mapping[int, object]) -> str:
-    """Say which ranks lack variables, saved or not."""
+    """Say for which ranks saved variables are not loaded yet, and which ranks have no variables."""
     saved = sorted(number for number, each in owed.items() if each is not None)
     empty = sorted(number for number, each in owed.items() if each is None)
     parts = [

@@ -55,16 +55,16 @@ def unsent(_uuid: str, _request: Request) -> None:
 
 
 class Monitor(KnownWorld):
-    """Fed by the lifeline and the host processes, from their threads."""
+    """The world as the ranks and hosts report it. The lifeline and the host processes feed it, from their threads."""
 
     def __init__(
         self, name: str, comms: WidgetComms | None = None, tell: Callable[[str, Request], None] = unsent
     ) -> None:
-        """`tell` sends a request to the process with a uuid."""
+        """`tell` sends a request to the process with the given uuid."""
         super().__init__(name)
         self._tell = tell
         self.adopting = False
-        """Whether to track each rank's last cell, sent by the previous notebook, if its end is not acknowledged."""
+        """Whether to track each rank's last cell, sent by the previous notebook, if its end was not acknowledged."""
         self.last_cell = 0
         """The highest cell number in the `Hello` of any rank: where a notebook that attaches goes on counting."""
         self.revocable = False
@@ -106,7 +106,10 @@ class Monitor(KnownWorld):
         self.comms.gone(rank.uuid)
 
     def adopted(self) -> dict[int, tuple[list[int], CellUpdates]]:
-        """Return the cells of the previous notebook: their ranks, and their events from the first one kept."""
+        """Return, by number, the cells of the previous notebook: their ranks, and their updates that ranks have kept.
+
+        From now on, no further cells are adopted.
+        """
         with self.changed:
             self.adopting = False
             return {
@@ -115,7 +118,7 @@ class Monitor(KnownWorld):
             }
 
     def listen(self, cell: int, ranks: Sequence[int]) -> CellUpdates:
-        """Return the events of one cell. Its ranks are busy from now on, until they are done with it or dead."""
+        """Return the queue of updates on one cell. Its ranks are busy until they are done with the cell or dead."""
         updates: CellUpdates = queue.SimpleQueue()
         with self.changed:
             self._listeners[cell] = updates
@@ -133,7 +136,7 @@ class Monitor(KnownWorld):
             self._listeners.pop(cell, None)
 
     def wait(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `condition` holds, and return whether it does; it is checked whenever something was received."""
+        """Wait until `condition` holds, and return whether it does; it is checked whenever something is received."""
         with self.changed:
             return self.changed.wait_for(condition, timeout)
 
@@ -188,7 +191,7 @@ class Monitor(KnownWorld):
         rank.connected_at = rank.connected_at or time.monotonic()
         rank.ready = rank.ready or hello.ready
         if self.adopting and hello.open:
-            # A cell of the previous notebook: the rank now sends all that it has kept of it.
+            # A cell of the previous notebook: the rank now sends all messages of the cell that it has kept.
             rank.cell = hello.cell
             self._listeners.setdefault(hello.cell, queue.SimpleQueue())
         self.last_cell = max(self.last_cell, hello.cell)
@@ -219,7 +222,7 @@ class Monitor(KnownWorld):
             self.times.add(done.cell, rank.rank, done.timed, members)
         rank.unblocked = done.error is not None and (done.error.aborted or rank.unblocked)
         raised = done.error.ename if done.error is not None and not rank.unblocked else None
-        was_stopped = (rank.rank, done.cell) in self.interrupted  # its own code may raise KeyboardInterrupt, too
+        was_stopped = (rank.rank, done.cell) in self.interrupted  # the cell's own code may raise KeyboardInterrupt, too
         rank.interrupted = was_stopped and raised == KeyboardInterrupt.__name__
         rank.failed = None if rank.interrupted else raised
         rank.report = structs.replace(rank.report, running=False, waiting=False)
@@ -238,7 +241,7 @@ class Monitor(KnownWorld):
             self._listeners[cell].put(CellUpdate(rank.rank, event, buffers, items))
 
     def disconnected(self, uuid: str) -> None:
-        """Note that the rank's connection closed; its parent or its host reports whether it is dead."""
+        """Note that the rank's connection closed. Whether the rank is dead is reported by its parent or its host."""
         with self.changed:
             rank = self._by_uuid.get(uuid)
             if rank is not None:
@@ -246,9 +249,12 @@ class Monitor(KnownWorld):
                 self.changed.notify_all()
 
     def host_away(self, name: str, *, away: bool, why: str = "") -> None:
-        """Note that a host is out of reach (`why`, after a failed attempt), or is reached again; its ranks go on."""
+        """Note that a host is out of reach, or is reached again; its ranks go on.
+
+        `why` is the reason why the last login failed; empty before the first attempt.
+        """
         with self.changed:
-            if why and name not in self.away:  # it came back after that attempt
+            if why and name not in self.away:  # the host came back after the failed attempt
                 return
             if away:
                 self.away[name] = Away(self.away[name].since if name in self.away else time.monotonic(), why)
@@ -293,7 +299,10 @@ class Monitor(KnownWorld):
             rank.replaying = True
 
     def ends_replay(self, rank: Rank, entered: int | None) -> None:
-        """Note that the rank has finished; `entered` is its number of collectives so far, None if it did not answer."""
+        """Note that the rank has finished entering collectives that it missed.
+
+        `entered` is its number of collectives so far; None if it did not answer.
+        """
         with self.changed:
             rank.replaying = False
             if entered is not None:
@@ -306,11 +315,11 @@ class Monitor(KnownWorld):
         return rank is not None and rank.process_is_stopped()
 
     def unblocks_for(self) -> float | None:
-        """Seconds for which ranks left over from a stopped cell are still being unblocked; None if they are not."""
+        """Seconds for which ranks left over from a stopped cell will still be unblocked; None if none are."""
         left = self.unblocks_until - time.monotonic()
         return left if left > 0 and self.state == "whole" else None
 
     def snapshot(self) -> Snapshot:
-        """Everything there is to show, now."""
+        """Return the Snapshot of the world as it is now."""
         with self.changed:
             return snapshot_of(self)

@@ -29,6 +29,6 @@ def died_text(ranks: Iterable[Rank]) -> str:
 
 
 def dead_too(snapshot: Snapshot) -> str:
-    """Return the sentence about dead ranks, with a space before it; empty if there are none."""
+    """Return a space and a sentence about the dead ranks; empty if there are none."""
     dead = [view.rank for view in snapshot.ranks if view.state == "dead"]
     return f" {rank_label(dead).capitalize()} {'is' if len(dead) == 1 else 'are'} dead. {HEALS}." if dead else ""

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 EVERY = 0.5
 """Minimum seconds between two samples; the ranks of an idle world report less often."""
 KEEP = 600.0
-"""Seconds kept."""
+"""Seconds for which samples are kept."""
 
 
 class Sample(NamedTuple):
-    """Bytes a second at one moment; None is unknown."""
+    """The ranks' traffic at one moment, in bytes a second; None if a figure is unknown."""
 
     at: float
     """Unix time in seconds."""
     generation: int
     wire: dict[tuple[int, int], float | None]
-    """By link: from rank, to rank."""
+    """The rate of each link, by the pair of its sending and its receiving rank."""
     effective: dict[int, float | None]
-    """By rank."""
+    """By rank, the rate at which its code passes bytes to collectives."""
 
 
 class History:
@@ -52,7 +52,7 @@ class History:
         return list(self._samples)
 
     def snapshots(self, now: Snapshot) -> list[Snapshot]:
-        """Return the samples as Snapshots, which pictures draw; what a sample lacks is taken from `now`."""
+        """Return the samples as Snapshots, to be drawn; fields that a sample lacks are taken from `now`."""
         return [
             replace(
                 now,
@@ -65,7 +65,10 @@ class History:
         ]
 
     def frame(self) -> pandas.DataFrame:
-        """Return a table by ``time``: (``wire``, "0-1") and (``effective``, "0") in bytes a second, NaN if unknown."""
+        """Return a table with a row for each sample, by ``time``. Raises UsageError without pandas.
+
+        Columns such as (``wire``, "0-1") and (``effective``, "0") are in bytes a second; NaN if unknown.
+        """
         pandas = imported_pandas("history()")
         rows: list[dict[tuple[str, str], object]] = []
         samples = self.samples()

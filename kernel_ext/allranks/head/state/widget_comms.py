@@ -1,4 +1,4 @@
-"""What the monitor needs from the code that shows the ranks' widgets, if this is a notebook's kernel."""
+"""The interface through which the monitor uses the code that shows the ranks' widgets in a notebook."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class WidgetComms(Protocol):
     """Implemented by `notebook.comm_proxies.ProxiedComms`."""
 
     tell: Tell
-    """Sends a message to the process with a uuid; set by `head.world.ranks`."""
+    """Sends a request with buffers to the process with the given uuid; set by `head.world.ranks`."""
     wanted: bool
-    """Whether a page has sent a cell."""
+    """Whether a page that can show widgets has sent a cell."""
 
     def shows(self, model: str) -> bool:
         """Whether the page has the model with this id."""
@@ -27,7 +27,7 @@ class WidgetComms(Protocol):
         """Handle messages of a process's widgets; `ranks` is the number of living ranks."""
 
     def told(self, uuid: str) -> int:
-        """Return how many messages of the page were sent to a process."""
+        """Return the number of the page's messages that were sent to a process."""
 
     def gone(self, uuid: str) -> None:
         """Note that a process has ended."""

@@ -1,4 +1,4 @@
-"""Takes over a cluster whose notebook is gone, from the file that the notebook left."""
+"""Takes over a cluster whose notebook is gone, by means of the file that the notebook left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONNECTED_WITHIN = 10.0
 
 
 def attach(name: str, comms: WidgetComms) -> Ranks:
-    """Take over the detached cluster called `name`. Raises NoCluster if there is none, or it cannot be attached."""
+    """Take over the detached cluster called `name`. Raises NoCluster if there is none, or if it cannot be attached."""
     kept = read_detached(name)
     if kept is None:
         others = ", ".join(left_behind())

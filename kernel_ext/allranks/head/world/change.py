@@ -19,19 +19,19 @@ class RankVariables:
     """What happened to the variables of one rank."""
 
     how: Literal["kept", "restored", "copied", "empty", "lost"]
-    """``kept`` in the same process, ``restored`` in a new one, ``copied`` from the rank `source`, ``empty`` in a new
-    rank that got none, or ``lost`` although they were saved."""
+    """``kept`` in the same process, ``restored`` from a checkpoint, ``copied`` from the rank `source`, ``empty`` if a
+    new rank got none, or ``lost`` although they were saved."""
     source: int | None = None
     error: str | None = None
     """Why the rank has no variables, if it was meant to get some."""
     left: tuple[str, ...] = ()
     """Names that cannot be pickled."""
     unloadable: Mapping[str, str] = field(default_factory=dict)
-    """Names that a trial process failed to load before any rank was ended, and why."""
+    """Names that a trial process failed to load before any rank was ended, each with the reason."""
     half_computed: tuple[str, ...] = ()
-    """Names that a blocked cell had set."""
+    """Names that a blocked cell had set: they were not saved, since their values may be half computed."""
     not_loaded: Mapping[str, str] = field(default_factory=dict)
-    """Names that were saved and could not be loaded, and why."""
+    """Names that were saved and could not be loaded, each with the reason."""
     invalid: tuple[str, ...] = ()
     """Names that the rank has but that may be invalid, since a collective was aborted or cannot run any more."""
 
@@ -61,7 +61,7 @@ class RankVariables:
 
     @property
     def missing_text(self) -> str:
-        """What is missing and why, in words; empty if nothing is."""
+        """Which variables are missing and why, in words; empty if none are."""
         parts = [
             f"{', '.join(self.left)}, which cannot be saved" if self.left else "",
             _listed(self.unloadable, UNLOADABLE),
@@ -80,7 +80,7 @@ class RankVariables:
 
 @dataclass(frozen=True)
 class SavedFiles:
-    """Files on one host, one for each of these ranks, with variables that the ranks' new processes lack."""
+    """Files on one host, one for each rank in `ranks`, with variables that the ranks' new processes lack."""
 
     ranks: tuple[int, ...]
     host: str
@@ -118,7 +118,7 @@ class WorldChange:
     away: tuple[str, ...] = ()
     """Hosts that are out of reach, if there was nothing to heal: whether their ranks are alive is not known."""
     stopped_cells: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """By number of each running cell that had to be stopped, the ranks that ran it."""
+    """Maps the number of each running cell that had to be stopped to the ranks that ran it."""
     unused_source: int | None = None
     """The rank whose variables were to be copied, if there was no new rank to get them."""
 

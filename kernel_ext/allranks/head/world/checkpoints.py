@@ -87,7 +87,7 @@ def save(ranks: Ranks, numbers: Sequence[int], say: Say) -> dict[int, SavedVaria
 
 
 def load(ranks: Ranks, numbers: Iterable[int]) -> tuple[dict[int, RankVariables], tuple[SavedFiles, ...]]:
-    """Have these ranks load the variables saved for them; return results, and files with variables not loaded."""
+    """Have these ranks load the variables saved for them; return results by rank, and files with unloaded variables."""
     saved_for = saved_files(ranks.owed)
     files = {number: saved_for[number] for number in numbers if number in saved_for}
     answers = dict[int, Future[Reply[Loaded]]]()
@@ -110,15 +110,18 @@ def saved_files(owed: Mapping[int, SavedVariables | None]) -> dict[int, SavedVar
 
 
 def where(files: Mapping[int, SavedVariables]) -> str:
-    """Say how to load all saved files, after processes were ended and new ones could not be started."""
+    """Say how to load all saved files, after processes were ended and new ones could not be started.
+
+    Empty if there are no files.
+    """
     listed = [*_files(files), *_files(files, aside=True)]
     return " ".join(["The ranks' variables are saved.", *map(str, listed)]) if listed else ""
 
 
 def _files(files: Mapping[int, SavedVariables], *, aside: bool = False) -> list[SavedFiles]:
-    """Group these files, which are named after their ranks, by folder.
+    """Group the files with saved variables, each named after its rank, by host and folder.
 
-    `aside`: instead, the files with variables that could be saved but not loaded.
+    With `aside`, group instead the files with variables that could be saved but not loaded.
     """
     paths = {
         number: each.path + (ASIDE if aside else "") for number, each in files.items() if not aside or each.saved.failed

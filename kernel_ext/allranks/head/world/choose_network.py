@@ -1,6 +1,7 @@
-"""Chooses the fastest of the networks between the hosts of a plan, and checks that they reach each other there.
+"""Chooses the fastest network between the hosts of a plan, and checks that the hosts reach each other in it.
 
-One rank of each host tries this before any rank enters the world, where an unreachable host would only show as a hang.
+One rank of each host tries the connections before any rank enters the world, where an unreachable host would only show
+as a hang.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MEASUREMENTS = 4
 
 
 def pairs(backend: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return which host connects to which when a world is formed; `names` is the host of each rank."""
+    """Return which host connects to which host when a world is formed; `names` is the host of each rank."""
     if get_backend(backend).joins_in_turn:  # each rank to the next
         found = list(zip(names, [*names[1:], names[0]], strict=True))
     else:
@@ -68,8 +69,8 @@ def fastest(
 ) -> tuple[Network, str] | None:
     """Return the fastest network and a clause that compares it with the plan's network, the first in `networks`.
 
-    None if it is not faster by the factor `FASTER`. A network's rate is the highest of `MEASUREMENTS` measurements: a
-    busy machine may slow one down by any factor, but speeds none up.
+    None if no other network is faster by the factor `FASTER`. A network's rate is the highest of `MEASUREMENTS`
+    measurements: a busy machine may lower the measured rate by any factor, but never raises it.
     """
     todo = _pairs(plan)
     rates = _rates(_tried(todo, networks, monitor, lifeline, measure=MEASURE))
@@ -148,6 +149,6 @@ def _tried(
 
 
 def _answers(asked: Mapping[str, Future[Reply[A]]], within: float) -> dict[str, A]:
-    """Return the answers that came in time. A missing one is no error: forming the world shows if a host works."""
+    """Return the answers that came in time. A missing one is not an error: forming the world shows if a host works."""
     wait(asked.values(), within)
     return {host: each.result().answer for host, each in asked.items() if each.done() and not each.exception()}

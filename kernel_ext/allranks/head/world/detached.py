@@ -54,11 +54,11 @@ class Detached:
     notebook: tuple[int, float]
     """Process id of the notebook, and the Unix time at which the process was created."""
     host_process: tuple[int, float]
-    """The same for this machine's host process, the parent of the controller."""
+    """Process id and creation time of this machine's host process, the parent of the controller."""
     breakable: bool = False
     """Whether collectives of the world can be aborted."""
     not_breakable: str = ""
-    """Why they cannot be aborted, though the backend may allow it; otherwise empty."""
+    """Why collectives cannot be aborted although the backend may allow it; otherwise empty."""
     whole: bool = True
     """False while a change of the world is under way: some of the ranks may have left it."""
     owed: list[tuple[int, Any]] = field(default_factory=list)
@@ -123,12 +123,12 @@ class Detached:
 
     @property
     def exists(self) -> bool:
-        """Whether its host process on this machine still runs; it outlives the host processes on other hosts."""
+        """Whether the cluster's host process on this machine still runs; that process outlives those on other hosts."""
         return still_runs(*self.host_process)
 
     @property
     def has_notebook(self) -> bool:
-        """Whether the notebook that it belongs to still runs."""
+        """Whether the notebook that the cluster belongs to still runs."""
         return still_runs(*self.notebook)
 
     def is_like(self, settings: Settings, hosts: Sequence[Host], backend: str) -> bool:

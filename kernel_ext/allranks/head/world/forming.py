@@ -1,4 +1,4 @@
-"""Forms the MLX world of ranks that are up: assigns ports, sends each rank its wiring, lets all enter together."""
+"""Forms the MLX world of running ranks: assigns ports, sends each rank its wiring, and lets all enter together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MPI_WITHIN = 60.0
 LISTEN_WITHIN = 2.0
 """Seconds the last rank of a ring waits for the others to listen before it enters anyway."""
 LOST_WITHIN = 3.0
-"""Seconds the other ranks of MPI, or of a first world, get to join or fail once one has died or failed."""
+"""Seconds the other ranks of an MPI world, or of a first world, get to join or fail once a rank has failed or died."""
 STOPS_WITHIN = 1.0
 """Seconds that ranks get to return after `StopForming`."""
 WAITED = "no answer in time"
@@ -37,8 +37,8 @@ LOOK_EVERY = 0.1
 STAGGER = 0.03
 """Seconds by which ranks that connect to a listening rank enter later: a refused connection costs a second.
 
-Used only if they cannot see whether that rank listens. It may be too short: four ranks that import mlx on two cores
-enter further apart."""
+Used only if these ranks cannot see whether the other one listens. The delay may be too short: four ranks that import
+mlx on two cores enter further apart."""
 
 
 def place(
@@ -70,10 +70,10 @@ def form(
     spawn: Sequence[Spawn] = (),
     until_connected: Callable[[Callable[[], bool]], None] = lambda _unless: None,
 ) -> None:
-    """Have every rank join `plan`; return when all have. `can_run` names the backends that its hosts can run.
+    """Have every rank join `plan`; return when all have joined. `can_run`: the backends that its hosts can run.
 
-    The other ranks start the ranks in `spawn`. These are asked to join once `until_connected` returns, which is called
-    with a function that returns whether a rank has failed by then. Raises CannotStart, which names the failed ranks and
+    The other ranks start the ranks in `spawn`, which are asked to join once `until_connected` has returned; its
+    argument is a function that returns whether a rank has failed. Raises CannotStart, which names the failed ranks and
     their errors.
     """
     can_stop = backend.launcher == "mpirun"
@@ -99,7 +99,7 @@ def form(
             until_connected(lambda: any(each.done() and each.exception() for each in answers.values()))
             ask(number for number in sorted(new) if monitor.ranks[number].connected)
         _let_connect(plan, backend, monitor, lifeline, answers)
-        # If a first world cannot be formed, its ranks are ended: they hold nothing worth waiting for.
+        # If a first world cannot be formed, its ranks are ended: they hold no variables, so there is no reason to wait.
         _wait(answers, monitor, FORM_WITHIN + 10 + more, can_stop=can_stop or plan.generation == 1)
         failures = _failures(answers, monitor)
         monitor.divided = bool(failures) and any(each.done() and not each.exception() for each in answers.values())
@@ -173,7 +173,8 @@ def _request(plan: WorldPlan, backend: Backend, rank: int, entered: int, refused
 def _unseen(plan: WorldPlan, backend: Backend) -> tuple[Sequence[int], Sequence[int]]:
     """Return the ranks that must listen first, and the ranks that connect to them.
 
-    Both are empty if the backend needs no order, or on one host, where a connecting rank sees whether others listen.
+    Both are empty if the backend needs no order, or on one host, where a connecting rank sees whether the rank that it
+    connects to listens.
     """
     elsewhere = [rank for rank in range(1, plan.size) if not _on_one_host(plan, 0, rank)]
     if not elsewhere:
@@ -192,9 +193,9 @@ def _let_connect(
     lifeline: Lifeline,
     answers: Answers,
 ) -> None:
-    """Wait until the listening ranks of `_unseen` listen, then inform the connecting ranks, which cannot see it.
+    """Wait until the listening ranks of `_unseen` listen, then let its connecting ranks connect.
 
-    The wait ends once a rank has failed or died, since the world cannot form then.
+    The wait also ends after `FORM_WITHIN` seconds, and once a rank has failed or died, since no world can form then.
     """
     listening, connecting = _unseen(plan, backend)
 
@@ -216,7 +217,7 @@ def _on_one_host(plan: WorldPlan, one: int, other: int) -> bool:
 def _wait(answers: Answers, monitor: Monitor, within: float, *, can_stop: bool) -> None:
     """Wait until all ranks have joined, for at most `within` seconds.
 
-    Once a rank has died or failed, the others may wait for it in vain: if they `can_stop`, they get
+    Once a rank has died or failed, the other ranks may wait for it in vain: if they `can_stop`, they get only
     `LOST_WITHIN` seconds more.
     """
     deadline, left = time.monotonic() + within, set(answers.values())
@@ -232,7 +233,7 @@ def _failures(answers: Answers, monitor: Monitor) -> dict[int, str]:
     asked = sorted(answers.items())
     failures = {number: failure for number, each in asked if (failure := _failure(each, number, monitor))}
     causes = {number: failure for number, failure in failures.items() if failure != WAITED}
-    return causes or failures  # ranks that only waited for the others name no cause
+    return causes or failures  # ranks that only waited for the others do not name a cause
 
 
 def _failure(answer: Future[Reply[Joined]], number: int, monitor: Monitor) -> str | None:

@@ -1,4 +1,4 @@
-"""Change the world without losing the ranks' variables: heal, resize, rewire.
+"""Changes the world without losing the ranks' variables: heal, resize, rewire.
 
 Where the backend allows it, the world is re-formed in place, and processes that stay keep every variable untouched.
 Otherwise the namespaces are saved to private files next to the cluster's folder, all processes are started again, and
@@ -31,10 +31,10 @@ Files = tuple[SavedFiles, ...]
 
 
 def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> WorldChange:
-    """Replace dead ranks and the ranks to `kill`; with `source`, new ranks get copies of that rank's variables.
+    """Replace dead ranks and the ranks to `kill`; with `source`, new ranks get copies of `source`'s variables.
 
-    Ranks that an earlier change has started, and that never got their variables, get them now. Raises CannotStart, Busy
-    if a rank cannot be interrupted, and NotLoaded if a rank lacks variables that it was meant to get.
+    Ranks that an earlier change has started, and that never got their variables, get their variables now. Raises
+    CannotStart, Busy if a rank cannot be interrupted, and NotLoaded if a rank lacks variables that it was meant to get.
     """
     monitor = ranks.monitor
     _kill(ranks, kill)
@@ -49,10 +49,10 @@ def heal(ranks: Ranks, source: int | None, kill: Sequence[int], say: Say) -> Wor
 
 
 def _in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int], say: Say) -> bool:
-    """Form the next world, with a rank on each of `hosts`, from the remaining processes and new ones for `new` ranks.
+    """Form the next world, a rank on each of `hosts`, from the remaining processes and new ones for the ranks in `new`.
 
-    Returns False if all must be restarted. If ranks of MPI die meanwhile, the remaining ones try once more. Raises
-    CannotStart if this fails and the backend never needs a restart.
+    Returns False if all ranks must be restarted. If ranks of MPI die meanwhile, the remaining ones try once more.
+    Raises CannotStart if the next world cannot be formed and the backend never needs a restart.
     """
     if not ranks.in_place(new):
         return False
@@ -92,7 +92,7 @@ def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -
 
 
 def _lost_meanwhile(ranks: Ranks, new: Sequence[int]) -> list[int]:
-    """Return the ranks to start in a second attempt to form a world of MPI: `new` ranks and ranks that have died.
+    """Return the ranks to start in a second attempt to form a world of MPI: the ranks in `new`, and dead ones.
 
     Empty if no rank died, if some ranks are in the next world already and others are not, or if no rank would remain.
     """
@@ -142,7 +142,7 @@ def _loaded(ranks: Ranks) -> tuple[Became, Files]:
 def _delivered(ranks: Ranks, source: int | None, loaded: tuple[Became, Files]) -> tuple[Became, Files]:
     """Give each rank of the new world the variables that it lacks: saved ones, copies of `source`'s, or none.
 
-    `loaded` is the result of `_loaded`: its ranks are reported as restored, although they kept their processes.
+    `loaded` is the result of `_loaded`: ranks in it are reported as restored, although they kept their processes.
     """
     size = len(ranks.monitor.ranks)
     for number in [number for number in ranks.owed if number >= size]:
@@ -171,7 +171,7 @@ def _to_start(ranks: Ranks, size: int) -> list[int]:
 
 
 def _end(ranks: Ranks, size: int) -> None:
-    """End the processes of all ranks but the first `size`, and forget these ranks even if the wait is interrupted."""
+    """End the processes of all ranks but the first `size`, and forget the ended ranks, even if interrupted."""
     try:
         ranks.stop_ranks(range(size, len(ranks.monitor.ranks)))
     finally:
@@ -236,7 +236,7 @@ def rewire(ranks: Ranks, backend: str, connections: int, say: Say) -> WorldChang
 def _quiet(ranks: Ranks) -> bool:
     """Interrupt running cells; return True once all have ended. Raises Busy if some cannot be interrupted.
 
-    Returns False if all busy ranks wait in a collective for a dead rank: only a restart ends that (see `_restart`).
+    Returns False if all busy ranks wait in a collective for a dead rank: only a restart ends the wait (see `_restart`).
     """
     monitor = ranks.monitor
     everybody = range(len(monitor.ranks))
@@ -259,7 +259,7 @@ def _quiet(ranks: Ranks) -> bool:
 
 
 def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
-    """End these ranks' processes, busy or not, and wait until they are dead."""
+    """End these ranks' processes, busy or not, and wait up to `QUIET_WITHIN` seconds until the ranks are dead."""
     monitor = ranks.monitor
     numbers = [number for number in numbers if number < len(monitor.ranks)]
     ranks.kill(numbers)
@@ -267,7 +267,10 @@ def _kill(ranks: Ranks, numbers: Sequence[int]) -> None:
 
 
 def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> None:
-    """Save living ranks' variables on their hosts, and start all processes again, one for each of `hosts`."""
+    """Save living ranks' variables on their hosts, and start all processes again, one for each of `hosts`.
+
+    Raises CannotStart.
+    """
     monitor = ranks.monitor
     ranks.draft(hosts, backend, ranks.settings.options.connections)  # before anything is ended
     kept = [rank.rank for rank in monitor.ranks[: len(hosts)] if not rank.dead and rank.rank not in ranks.owed]
@@ -282,7 +285,10 @@ def _restart(ranks: Ranks, hosts: Sequence[Host], backend: str, say: Say) -> Non
 
 
 def _start_again(ranks: Ranks, hosts: Sequence[Host], backend: str) -> None:
-    """End all processes, and start one for each of `hosts`. Like `Cluster.up`, try again if that may help."""
+    """End all processes, and start one for each of `hosts`. Like `Cluster.up`, try again if that may help.
+
+    Raises CannotStart.
+    """
     for tries_left in reversed(range(START_TRIES)):
         _end_all(ranks)  # also processes of a failed attempt
         ranks.plan_next(hosts, backend)

@@ -33,7 +33,7 @@ class ProcessEvents:
         tell: Callable[[str, Request], None],
         python_here: str,
     ) -> None:
-        """`end_at` returns the `HostEnd` of a host by its name; `tell` sends a request to the rank with a uuid."""
+        """`end_at` returns the `HostEnd` of a host by its name; `tell` sends a request to a rank by its uuid."""
         self._monitor, self._end_at, self._tell, self._python_here = monitor, end_at, tell, python_here
         self.launcher: int | None = None
         """The pid of mpirun, if it started the ranks."""
@@ -92,7 +92,10 @@ class ProcessEvents:
             self._tell(rank.uuid, Refuse(because))
 
     def disconnected(self, uuid: str, *, by_mpirun: bool) -> None:
-        """Note that a connection closed. With `by_mpirun`, watch if the rank has ended: mpirun reports no deaths."""
+        """Note that a rank's connection closed.
+
+        With `by_mpirun`, also watch whether its process ends, since mpirun reports no deaths.
+        """
         self._monitor.disconnected(uuid)
         rank = next((rank for rank in self._monitor.ranks if rank.uuid == uuid), None)
         if rank is not None and rank.pid and by_mpirun:
@@ -134,7 +137,7 @@ class ProcessEvents:
             self.died(rank.rank, cause)
 
     def _is_rank(self, number: int, pid: int, name: str) -> bool:
-        """Whether process `pid` on host `name` is still that of rank `number`, which may have been replaced."""
+        """Whether rank `number` still is process `pid` on host `name`, and has not been replaced."""
         rank = self._monitor.ranks[number] if number < len(self._monitor.ranks) else None
         return rank is not None and rank.pid == pid and rank.host == name
 

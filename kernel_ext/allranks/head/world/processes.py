@@ -36,7 +36,7 @@ _SIGTERM, _SIGKILL = 15, 9
 
 
 class Processes:
-    """Starts and ends processes. It does not know the world: each call gets the plan, or the backend and ranks."""
+    """Starts and ends processes. It does not know the world: each method gets the plan, or the backend and ranks."""
 
     def __init__(
         self, settings: Settings, monitor: Monitor, lifeline: Lifeline, hosts: Hosts, process_events: ProcessEvents
@@ -44,11 +44,11 @@ class Processes:
         self._settings, self._monitor, self._lifeline = settings, monitor, lifeline
         self._hosts, self._process_events = hosts, process_events
         self._cluster = cluster_id(settings.token)
-        """The cluster's id, by which a launcher's ranks find their settings on their host. Same in each notebook."""
+        """The cluster's id, by which a launcher's ranks find their settings on their host; equal in all notebooks."""
         self._offered = set[str]()
         """The uuids of ranks that other ranks are to start."""
         self.first_generation = 0
-        """The first generation that the current mpirun's ranks form; before that, they cannot start other ranks."""
+        """The first generation that the current mpirun's ranks form; until then, they cannot start other ranks."""
 
     def end_of_rank(self, number: int) -> HostEnd:
         """Return the notebook's end of the host process on the rank's host."""
@@ -57,7 +57,7 @@ class Processes:
     # Start.
 
     def launch(self, plan: WorldPlan, numbers: Sequence[int]) -> None:
-        """Start new processes for these ranks of the plan, instead of any that they had."""
+        """Start new processes for these ranks of the plan; they replace the ranks' earlier processes, if any."""
         configs = [self._rank_config(plan, number) for number in numbers]
         self._process_events.launcher = None  # a late report that the previous mpirun ended must not end new ranks
         for each in configs:
@@ -105,7 +105,7 @@ class Processes:
         return Spawn(config.rank, [self._settings.python, "-m", "allranks.rank", *which])
 
     def _offer(self, configs: Sequence[RankConfig]) -> None:
-        """Give each host the settings of its own ranks, which look for them by the cluster's id."""
+        """Give each host the settings of its own ranks; the ranks find their settings by the cluster's id."""
         for end in {id(end): end for end in map(self.end_of_rank, (each.rank for each in configs))}.values():
             end.offer(self._cluster, [each for each in configs if self.end_of_rank(each.rank) is end])
 
@@ -133,7 +133,7 @@ class Processes:
         here.launch(command, backend.launcher_env(as_root=as_root), configs)
 
     def on_their_way(self, backend: Backend, numbers: Sequence[int]) -> list[Rank]:
-        """Return which of these ranks have been started and have not reported yet."""
+        """Return which of these ranks have been started but have not reported yet."""
         self._know(numbers)
         silent = [
             rank for rank in map(self._monitor.ranks.__getitem__, numbers) if not rank.received_at and not rank.dead
@@ -143,7 +143,7 @@ class Processes:
         return [rank for rank in silent if rank.pid]
 
     def describe(self, plan: WorldPlan) -> None:
-        """Have each host write down which cluster its ranks belong to."""
+        """Have each host write down the cluster that its ranks belong to."""
         hosts = list(dict.fromkeys(placement.host.shown for placement in plan.placements))
         reached = {name: end for name, end in self._hosts.others.items() if end.alive}
         logins = {name: end.python for name, end in reached.items() if isinstance(end, RemoteHost)}
@@ -250,5 +250,5 @@ class Processes:
             elif end is self._hosts.here:
                 with suppress(psutil.NoSuchProcess):
                     psutil.Process(rank.pid).kill()
-            else:  # mpirun started it there; its agent handles requests while its main thread is blocked
+            else:  # mpirun started the rank there; the rank's agent handles requests while its main thread is blocked
                 self._lifeline.tell(rank.uuid, Exit())

@@ -127,7 +127,7 @@ class Ranks:
     def gather(self, count: int | None, timeout: float, progress: Progress) -> list[Host]:
         """Wait for the ranks that a scheduler starts; return the host of each.
 
-        `count` is their number; with None, their launcher says it. Raises CannotStart if they do not join within
+        `count` is their number; with None, their launcher reports it. Raises CannotStart if they do not join within
         `timeout` seconds.
         """
         hosts = self.reached.gather(count, timeout, progress)
@@ -190,7 +190,7 @@ class Ranks:
         return sites
 
     def _reach(self, hosts: Sequence[Host]) -> list[Host]:
-        """Reach the other hosts that are not reached yet; return all, with addresses and CUDA devices."""
+        """Reach the other hosts that are not reached yet; return all hosts, with their addresses and CUDA devices."""
         if self.listener is None:
             self.reached.log_in(hosts)
         else:
@@ -255,10 +255,10 @@ class Ranks:
         return error.transient and alive and self.monitor.generation > 0 and self.backend.launcher == "engines"
 
     def look_at_network(self, backend: str = "") -> None:
-        """Choose the fastest of several networks, and check that hosts reach each other there. Raises CannotStart.
+        """Choose the fastest of several networks, and check that hosts reach each other in it. Raises CannotStart.
 
-        A network is chosen only for the first world, and hosts are checked only at addresses that are new.
-        `backend`: the backend whose connections are tried, if not the plan's.
+        A network is chosen only for the first world, and hosts are checked only at addresses that are new. The check
+        tries the connections of `backend`; if it is empty, the connections of the plan's backend.
         """
         assert self.plan is not None
         plan, networks = self.plan, self.reached.networks
@@ -345,7 +345,7 @@ class Ranks:
         return get_backend(self.plan.backend)
 
     def wait_for(self, what: str, condition: Callable[[Rank], bool]) -> None:
-        """Wait until `condition` holds for every rank; `what` names it in the error.
+        """Wait until `condition` holds for every rank; `what` names the condition in the error.
 
         Raises CannotStart if a rank dies, or after `START_WITHIN` seconds.
         """
@@ -381,13 +381,16 @@ class Ranks:
     def ask(
         self, numbers: Sequence[int], question: Question[A], buffers: Sequence[Buffer] = ()
     ) -> dict[int, Future[Reply[A]]]:
-        """Ask these ranks, except dead ones; the future of a rank that cannot answer raises ConnectionError."""
+        """Send a question to these ranks, except dead ones, and return the futures of their answers by rank.
+
+        The future of a rank that cannot answer raises ConnectionError.
+        """
         ranks = [self.monitor.ranks[number] for number in numbers]
         self.monitor.wait(lambda: not any(rank.returning for rank in ranks), RETURNS_WITHIN)
         return {rank.rank: self.lifeline.ask(rank.uuid, question, buffers) for rank in ranks if rank.dead is None}
 
     def interrupt(self, numbers: Sequence[int] | None = None) -> None:
-        """Interrupt running cells, on all ranks or on these."""
+        """Interrupt running cells, on the ranks in `numbers` or on all ranks."""
         for rank in self.monitor.busy(range(len(self.monitor.ranks)) if numbers is None else numbers):
             self.monitor.interrupted.add((rank.rank, rank.cell))
             self.lifeline.tell(rank.uuid, Interrupt(rank.cell))
@@ -409,7 +412,7 @@ def _listener(settings: Settings, monitor: Monitor) -> Listener | None:
 def _local_host(settings: Settings, kept: Detached | None, listen: str, forks: bool) -> LocalHost:
     """Start the host process of this machine (see `Ranks`), or take over the one that `kept` describes.
 
-    Raises CannotStart if it cannot be started, and OSError if the one to take over is gone.
+    Raises CannotStart if a host process cannot be started, and OSError if the one to take over is gone.
     """
     if kept is not None:
         return LocalHost.adopt(Path(kept.directory), kept.engine_info, kept.host_process)

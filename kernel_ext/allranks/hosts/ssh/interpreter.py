@@ -34,7 +34,7 @@ class Interpreter:
         return ["/bin/sh", "-c", f'{first}exec {path} "$@"', "sh"]
 
     def made_by_setup(self, path: str) -> bool:
-        """Whether `path`, the path that a Python reports as its own, lies in the environment."""
+        """Whether `path`, the path that a Python reports as its own, lies in the environment that `setup` made."""
         return bool(self.private) and f"/{self.private}/" in path
 
 
@@ -46,7 +46,10 @@ def path_for_sh(path: str) -> str:
 
 
 def interpreter_of(named: str | None) -> Interpreter:
-    """The `named` interpreter; if None, the environment of `setup`, else the path of this process's Python."""
+    """The `named` interpreter; if None, the Python in the environment that `setup` made on the host.
+
+    If the host has no such environment, the Python at the path of this process's Python.
+    """
     return Interpreter(named) if named else Interpreter(sys.executable, private_environment())
 
 

@@ -23,13 +23,14 @@ _ALLOCATED = re.compile(r"Allocated port (\d+) for remote forward to 127\.0\.0\.
 _NOISE = ("Warning: Permanently added", "Allocated port")
 _GREETING = to_line(Greeting(0, 0)).decode().replace(": 0", ": %d")
 _GREET = 'printf "$1\\n" "$$" "$PPID"; shift; exec "$@"'
-"""Prints the greeting, then executes the command. Run by `sh`, since some login shells lack these variables."""
+"""Prints the greeting, then executes the command. Run by `sh`, since some login shells lack ``$$`` or ``$PPID``."""
 # On Linux this works without pgrep too. A process is killed before its children, since it could start others.
 _END = """\
 children() { pgrep -P "$1" 2>/dev/null || grep -lsx "PPid:[[:blank:]]*$1" /proc/[0-9]*/status | cut -d/ -f3; }; \
 end() { set -- "$1" $(children "$1"); kill -KILL "$1" 2>/dev/null; shift; for c; do end "$c"; done; }; \
 for c in $(children "$2"); do [ "$c" != "$1" ] || end "$c"; done"""
-"""Kills process $1 and its descendants if it is a child of process $2: a host name may lead to several machines."""
+"""Kills process $1 and its descendants if $1 is a child of process $2; if not, the host name may have led to another
+machine, where process $1 is a different one."""
 END_THERE_WITHIN = 20.0
 """Timeout, in seconds, for the login that runs `_END`."""
 ENDS_WITHIN = 2.0
@@ -48,7 +49,7 @@ class Login:
         tunnels: Mapping[int, int] = MappingProxyType({}),
         within: int = CONNECT_WITHIN,
     ) -> None:
-        """Start ssh, which prints a `Greeting` and then runs `command` on the host. Advice on failures names `python`.
+        """Start ssh; on the host, `sh` prints a `Greeting` and then runs `command`. Advice on failures names `python`.
 
         `tunnels` maps ports here to ports there, 0 for any port. `within`: seconds to connect. Raises OSError.
         """
@@ -61,7 +62,7 @@ class Login:
         self.greeting: Greeting | None = None
         """The host shell's greeting, set by the code that reads `reader`; None until the start-up files have run."""
         self.runs = False
-        """Whether the Python there has run its first lines; also set by the code that reads `reader`."""
+        """Whether the Python there has run its first lines; set by the code that reads `reader`."""
         self.closed = False
         """Whether its output has been read to the end."""
         self.on_tunnel: Callable[[], None] = lambda: None

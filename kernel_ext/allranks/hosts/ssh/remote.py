@@ -39,9 +39,9 @@ from .ssh_failures import setup_advice
 READY_WITHIN = 25.0
 """Timeout, in seconds, for a host process to answer; its Python may load from a cold disk. ssh has its own timeouts."""
 GREETS_WITHIN = 7.0
-"""Seconds from the login until its shell runs a command; a shell that blocks in a start-up file never does."""
+"""Timeout, in seconds, from the login until its shell runs a command: a shell may block in a start-up file."""
 STARTS_WITHIN = 6.0
-"""Seconds from the shell's greeting until the Python there runs its first lines, which import little."""
+"""Timeout, in seconds, from the greeting until Python runs our first lines there, which import little."""
 PATIENCE = 16.0
 """Seconds without a message from the notebook after which the notebook counts as gone, and the lease begins."""
 
@@ -60,7 +60,7 @@ class SavedHost:
 
 
 class RemoteHost(HostEnd):
-    """A host process at the other end of an ssh connection, which reconnects whenever it is lost.
+    """A host process reached over an ssh connection, which is made again whenever it is lost.
 
     The host process and its ranks do not depend on the connection: they stay until their lease has expired.
     """
@@ -193,7 +193,7 @@ class RemoteHost(HostEnd):
         return CannotStart(f"{self.name} {why}", causes=[HostCause(self.name, why)])
 
     def wait_reached(self, deadline: float) -> bool:
-        """Wait until the host is reached or has ended; returns whether it is reached."""
+        """Wait until the host is reached, its host process has ended, or `deadline`; returns whether it is reached."""
         with self._changed:
             self._changed.wait_for(lambda: not self.away or self._gone.is_set(), max(0.0, deadline - time.monotonic()))
         return not self.away
@@ -235,7 +235,7 @@ class RemoteHost(HostEnd):
 
     @property
     def cuda(self) -> tuple[str, ...]:
-        """The CUDA devices that its environment selects; empty for all."""
+        """The CUDA devices that the host's environment selects; empty for all."""
         assert self.prepared is not None
         return visible_devices({"CUDA_VISIBLE_DEVICES": self.prepared.cuda})
 

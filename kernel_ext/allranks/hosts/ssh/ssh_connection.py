@@ -63,7 +63,7 @@ class SshConnection:
         self.folder: Path | None = None
         """The host process's folder, which a new login needs; None until `keep` is called."""
         self.away_since: float | None = None
-        """The `time.monotonic` since which the host is out of reach; None while it is reached."""
+        """The `time.monotonic` at which the host went out of reach; None while it is within reach."""
         self.said_gone = False
         """Whether the host process is known to have ended."""
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
@@ -109,7 +109,7 @@ class SshConnection:
         self._come_back()
 
     def end(self, *, there: bool = False) -> None:
-        """Close the connection for good; with `there`, kill the host's process, which may hang, by another login."""
+        """Close the connection for good. With `there`, first kill the process on the host: it may hang."""
         with self._lock:
             self._ended, login = True, self.login
         self._look.set()

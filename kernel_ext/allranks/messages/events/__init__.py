@@ -3,7 +3,7 @@
 Each type says when it is sent. Events of a cell contain its number. Events that must not get lost also contain `seq`;
 the rank keeps them until the head acknowledges the cell, and sends them again after a reconnect.
 
-Runs in: every process of ours.
+Runs in: every process of allranks.
 Called by: ``rank``, which sends them; ``head`` and ``hosts``, which handle them.
 May call: ``messages``.
 """

@@ -90,9 +90,9 @@ def _packed(item: Sequence[object]) -> OutputItem:
 
 
 def unpacked(items: Iterable[OutputItem]) -> list[Item]:
-    """Convert to the items that a fold accepts, such as ``("text", stream, prints)`` and ``("display", bundle)``.
+    """Convert messages to the items that a fold accepts, such as ``("text", stream, prints)``.
 
-    An error is ``("error", dict, CellError)``. Raises NotUnderstood.
+    A MIME bundle becomes ``("display", bundle)``, an error ``("error", dict, CellError)``. Raises NotUnderstood.
     """
     return [_unpacked(item) for item in items]
 

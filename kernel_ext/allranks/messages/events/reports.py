@@ -18,7 +18,7 @@ def snake(name: str) -> str:
 
 
 class Event(Struct, tag_field="event", tag=snake):
-    """Sent by a rank's agent, or by a process that a scheduler started."""
+    """A message to the head from a rank's agent, or from a process that a scheduler started."""
 
 
 class CellEvent(Event):
@@ -51,7 +51,10 @@ class Ready(Event):
 
 
 class State(Event):
-    """The state of the rank, sent several times a second while a cell runs, and every two seconds while idle."""
+    """The state of the rank.
+
+    Sent 5 times a second while a cell runs, once a second while `tasks` are pending, and otherwise every 2 seconds.
+    """
 
     running: bool = False
     cell: int = 0
@@ -130,7 +133,7 @@ class EvaluatedAtOnce(Struct, frozen=True):
 
 
 class Exchanged(Struct, frozen=True, array_like=True):
-    """Messages exchanged with another rank in a cell, each way: their count, and a checksum of dtypes and sizes."""
+    """Messages sent to and received from a peer in a cell: the number of each, and a checksum of dtypes and sizes."""
 
     peer: int
     sent: tuple[int, int]
@@ -176,9 +179,9 @@ class Unblocked(CellEvent):
 
     collective: LedgerEntry | None
     broke: bool = False
-    """Whether that broke the world."""
+    """Whether the abort broke the world."""
     in_task: bool = False
-    """Whether it blocked an asyncio task of an earlier cell, while this cell waited for the main thread."""
+    """Whether the collective blocked an asyncio task of an earlier cell, while this cell waited for the main thread."""
 
 
 class AtDebugger(Event):
@@ -262,7 +265,7 @@ class Failed(Event):
     """Name of the exception's class."""
     text: str
     traceback: str = ""
-    """Only for errors that the rank did not expect."""
+    """The traceback of an error that the rank did not expect; otherwise empty."""
 
 
 class JoinedFrom(Struct, frozen=True):

@@ -8,7 +8,7 @@ from .reports import Event
 
 
 class EventOfTransfer(Event):
-    """Belongs to the transfer of a message in parts; each end numbers the transfers that it sends."""
+    """An event of the transfer of one message in parts; each end numbers the transfers that it sends."""
 
     transfer: int
 

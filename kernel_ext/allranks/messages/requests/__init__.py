@@ -4,8 +4,9 @@ A `Question` has an answer, a plain `Request` has none. The type also determines
 the request: that decides which state the handler may touch, and whether it runs while the main thread is blocked in a
 collective.
 
-Runs in: every process of ours.
-Called by: ``head`` and ``cluster``, which send requests; ``rank.agent``, which answers them.
+Runs in: every process of allranks.
+Called by: ``cluster``, ``files``, ``head``, ``hosts``, ``lifeline``, ``notebook`` and ``timeline`` to send requests;
+``rank`` to handle them.
 May call: ``messages``.
 """
 

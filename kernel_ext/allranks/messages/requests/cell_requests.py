@@ -21,7 +21,7 @@ class RunCell(Request):
 
 
 class Greet(Request):
-    """Send `Hello` again: a message of the rank arrived on a connection without one."""
+    """Send `Hello` again: a message of the rank arrived on a connection before any `Hello`."""
 
 
 class Register(Request):
@@ -51,7 +51,7 @@ class Decided(Request):
 class Interrupt(Request):
     """Stop a cell: abort the blocked collective if possible, and interrupt Python code with SIGINT.
 
-    With None, stop whatever runs: a cell, or a post-mortem debugger.
+    If `cell` is None, stop the running cell or the post-mortem debugger.
     """
 
     cell: int | None
@@ -74,7 +74,7 @@ class PageComms(Request):
 
 
 class CommsTaken(Request):
-    """The head has the comm messages up to this `number`, and wants the next ones after `every` seconds or later."""
+    """The head has the comm messages up to this `number`, and wants further ones at most every `every` seconds."""
 
     number: int
     every: float

@@ -36,7 +36,7 @@ class FolderOpened(Answer):
     changed: list[FileEntry] = field(default_factory=list)
     """Files that were sent before and were changed on the host since."""
     free: int = 0
-    """Bytes free on its disk."""
+    """Bytes free on the disk of the folder."""
 
 
 class OpenFolder(Question[FolderOpened]):
@@ -87,7 +87,7 @@ class FilesCommitted(Answer):
 
 
 class CommitFiles(Question[FilesCommitted]):
-    """Put files, given with their numbers in the transfer, in place, and `remove` files that were sent before.
+    """Put `files`, each with its number in the transfer, in place, and `remove` files that were sent before.
 
     A file that something else has written or changed on the host is left unchanged, unless `overwrite` is set.
     """
@@ -125,9 +125,10 @@ class ReloadPrepared(Answer):
 
 
 class PrepareReload(Question[ReloadPrepared]):
-    """Execute the changed modules of the working folder again, so that `DecideReload` can still undo it.
+    """Execute the changed modules of the working folder again, in a way that `DecideReload` can undo.
 
-    An earlier reload whose decision was lost is decided first: committed if its number is at most `committed`.
+    An earlier reload whose decision was lost is decided first: committed if its number is at most `committed`, or else
+    undone.
     """
 
     runs = "main"
@@ -142,7 +143,7 @@ class StopReload(Request):
 
 
 class DecideReload(Question[Nothing]):
-    """Commit the prepared reload if all ranks could prepare it, or undo it."""
+    """Commit the prepared reload, or undo it because a rank could not prepare it."""
 
     runs = "main"
     reload: int
@@ -153,13 +154,14 @@ class FoundFile(Struct, array_like=True, frozen=True):
     """A file on a rank's host."""
 
     path: bytes
-    """Absolute."""
+    """Absolute path."""
     name: bytes
-    """Relative to the rank's working folder; for an absolute pattern, to its last folder before any wildcard."""
+    """Path relative to the rank's working folder; for a pattern that is absolute or contains ``..``, relative to the
+    pattern's last folder before any wildcard."""
     size: int
     mtime_ns: int
     identity: tuple[int, int]
-    """Device and inode, by which ranks of one host recognise that they found the same file."""
+    """Device and inode: equal if ranks of one host have found the same file."""
 
 
 class FilesFound(Answer):

@@ -13,7 +13,7 @@ class ListeningAt(Answer):
 
 
 class ListenForHosts(Question[ListeningAt]):
-    """Listen at these addresses, and send data to hosts that know the `key` and request it."""
+    """Listen at these addresses, and send data on request to hosts that know the `key`."""
 
     addresses: list[str]
     key: bytes

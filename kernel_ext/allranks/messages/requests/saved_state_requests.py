@@ -1,7 +1,8 @@
 """Requests that save a state to a folder on the ranks' hosts, and load it.
 
-To save, the head asks all ranks in this order: `FindSavable`, `TakeSnapshot`, `CompareArrays`, `OpenState`,
-`WriteState`, `CommitState`, `EndSave`. To load: `FindState`, `ReadManifest`, `PrepareLoad`, `DecideLoad`.
+To save, the head sends in this order: `FindSavable`, `TakeSnapshot`, `CompareArrays`, `OpenState`, `WriteState`,
+`CommitState`, `EndSave`. To load: `FindState`, `ReadManifest`, `PrepareLoad`, `DecideLoad`. All ranks get each request,
+except that only the first rank on each disk gets `CommitState`, and only rank 0 gets `ReadManifest`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ Removed = Literal["others", "this", "nothing"]
 
 
 class EndSave(Question[Nothing]):
-    """Drop the snapshot of this version, even if it is still being taken, and remove files."""
+    """Drop the snapshot of this version, even if it is still being taken, and the files of the versions in `remove`."""
 
     runs = "thread"
     version: str
@@ -145,13 +146,13 @@ class StateFound(Answer):
     path: str
     """The absolute path of the folder."""
     current: str
-    """The version that its manifest names."""
+    """The version that the folder's manifest names."""
     versions: dict[str, list[int]]
     """All complete versions, each with the ranks whose pickles exist."""
 
 
 class FindState(Question[StateFound]):
-    """Find the state in a folder. Raises OSError or ValueError if the folder has no state."""
+    """Find the state in a folder. Fails if there is none, or if its manifest cannot be read."""
 
     runs = "thread"
     path: str
@@ -180,7 +181,7 @@ class PrepareLoad(Question[LoadPrepared]):
     version: str
     names: list[str]
     own: bool
-    """Whether to load what the rank with this number saved; otherwise, what the lowest rank with a pickle saved."""
+    """Whether to load the state that was saved as this rank; otherwise, the state of the lowest rank with a pickle."""
 
 
 class DecideLoad(Question[Loaded]):

@@ -15,7 +15,7 @@ from .request import Answer, Nothing, Question
 NOT_PUT = "another file is there, which no share has put there"
 IN_THE_WAY = "a folder or a file of another kind is in its place"
 LINK_LEADS_OUT = "a symbolic link there leads out of the folder"
-"""Why something is not replaced on a host."""
+"""Reasons why a file, folder or link on a host is not replaced."""
 
 
 class ShareFound(Answer):
@@ -132,13 +132,13 @@ class GiveBlocks(Question[BlocksWanted]):
 class ShareState(Answer):
     state: Literal["receives", "whole", "failed"]
     moved: int
-    """Bytes received from the other host."""
+    """Bytes received from the previous host in the chain, or from the notebook."""
     checked: int
-    """Bytes that existed already and are equal to the source's."""
+    """Bytes that existed already on this host and are equal to the source's."""
     why: str = ""
     """Why the transfer failed."""
     elsewhere: str = ""
-    """The other host that caused the failure, if it was not this one."""
+    """The host that caused the failure, if not this host; otherwise empty."""
 
 
 class AskShare(Question[ShareState]):

@@ -8,7 +8,7 @@ from .request import Request
 
 
 class RequestOfTransfer(Request):
-    """Belongs to the transfer of a message in parts; each end numbers the transfers that it sends."""
+    """A request of the transfer of one message in parts; each end numbers the transfers that it sends."""
 
     transfer: int
 

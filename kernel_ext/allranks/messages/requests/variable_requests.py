@@ -16,7 +16,7 @@ class Push(Question[Nothing]):
 
 
 class DecidePush(Question[Nothing]):
-    """Bind the variables of this `push`, which fails if the rank does not hold them, or drop them."""
+    """Bind or drop the variables of this `push`. Fails if they are to be bound and the rank no longer holds them."""
 
     runs = "main"
     push: int
@@ -100,7 +100,7 @@ class Saved(Answer):
     """Names that can be pickled but could not be loaded again, and why."""
     invalid: list[str]
     unsure: list[str] = field(default_factory=list)
-    """Names that the blocked cell has set: their values may be incomplete."""
+    """Names that the blocked cell has set. They are not saved, since their values may be incomplete."""
 
 
 class Save(Question[Saved]):

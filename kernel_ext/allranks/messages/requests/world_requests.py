@@ -15,7 +15,7 @@ class Joined(Answer):
     breakable: bool = False
     """Whether a blocked collective can be aborted in this process."""
     why_not: str = ""
-    """Why it cannot be aborted; only for MPI and JACCL, where this depends on the configuration."""
+    """Why a blocked collective cannot be aborted; only for MPI and JACCL, where this depends on the configuration."""
     pending: list[str] = field(default_factory=list)
     """Names that waited for a collective of the previous world and are now invalid."""
     hears_at: tuple[str, int] | None = None
@@ -101,7 +101,7 @@ class Entries(Answer):
     earlier: list[LedgerEntry] = field(default_factory=list)
     """Collectives of `swapped` and `evaluated` that were called before `LedgerSince.after`."""
     evaluated: list[int] = field(default_factory=list)
-    """The cell's first collectives in the order of their evaluation, as far as known; counted in the same way."""
+    """The cell's first collectives in evaluation order, as far as known; counted from `LedgerSince.after`."""
 
 
 class LedgerSince(Question[Entries]):
@@ -122,7 +122,7 @@ class Entered(Answer):
 
 
 class Abort(Question[Nothing]):
-    """Treat a cell's collectives up to number `newest` as aborted: other ranks enter them for the missing ranks."""
+    """Treat a cell's collectives up to number `newest` as aborted: ranks that missed them will enter them with NaN."""
 
     cell: int
     newest: int
@@ -142,7 +142,7 @@ class Settle(Question[Entered]):
 
 
 class OpenBarrier(Request):
-    """Let the rank enter the next collective, or if `refusal` is given, raise it: the ranks do not agree."""
+    """Let the rank enter the next collective; with a `refusal`, raise it as an error, since the ranks do not agree."""
 
     cell: int
     refusal: str | None

@@ -196,7 +196,7 @@ class Agent:
         self.lifeline.send(Ready(self.meters.memory(), self.beginning.directory if lacks else ""))
 
     def _greet(self) -> None:
-        """Tell a notebook that has just connected which rank this is, and resend what it missed."""
+        """Inform a notebook that has just connected which rank this is, and resend the messages that it missed."""
         self._alone = 0.0
         self.reporter.report_soon()
         self.log.forget_told()
@@ -315,7 +315,7 @@ class Agent:
 
 
 def _stop_of_the_cell(error: BaseException | None, handled: BaseException | None) -> BaseException | None:
-    """The error that a signal has raised in the main thread: `error` itself, or one in its chain of contexts.
+    """The error that stopped the cell: `error` itself, or one in its chain of contexts; None if there is none.
 
     The search ends at the error that was already being `handled`, since the cell has seen that one.
     """

@@ -18,7 +18,7 @@ EVERY_RUNNING = 0.2
 EVERY_WITH_TASKS = 1.0
 """Seconds between reports while no cell runs, but asyncio tasks of an earlier cell may wait in a collective."""
 EVERY_IDLE = 2.0
-"""Seconds between reports otherwise: the notebook takes a silent rank for stopped."""
+"""Seconds between reports while no cell or task runs: the notebook takes a silent rank for stopped."""
 METER_EVERY = 0.5
 """Minimum number of seconds between readings of the meters."""
 UNSURE_AFTER = 1.0
@@ -114,8 +114,8 @@ class Reporter:
 
         While no cell runs, an asyncio task of an earlier cell may wait in a collective.
 
-        If a lock cannot be told from a computation (on macOS, where this was not run, or with CUDA), a rank counts as
-        blocked after `UNSURE_AFTER` seconds at one instruction.
+        If waiting on a lock cannot be told from computing (with CUDA, and on macOS, where this is not yet tested), a
+        rank counts as blocked after `UNSURE_AFTER` seconds at one instruction.
         """
         asleep = self._meters.main_thread_asleep()
         # A signal (an interrupt sends several) wakes a waiting rank for a moment. So a rank that is seen awake once, at

@@ -32,7 +32,7 @@ WORDS: ctypes.Array[ctypes.c_int64] = (ctypes.c_int64 * (1 << 59)).from_address(
 HALVES: ctypes.Array[ctypes.c_int32] = (ctypes.c_int32 * (1 << 60)).from_address(0)
 """The same memory, four bytes at a time."""
 HEAD = object.__basicsize__ // 8
-"""Words before nanobind's part of an instance. That part is a word that locates the C++ object, then that object."""
+"""Words before nanobind's part of an instance. That part is a word that locates the C++ object, then the object."""
 UNSCHEDULED = 0
 """The status of an array whose evaluation has not begun; see ``Status`` in ``mlx/array.h``."""
 BEGUN = (1, 2)
@@ -43,13 +43,16 @@ class ArrayReader(NamedTuple):
     """Functions that read an array's state from memory."""
 
     is_pending: Callable[[object], bool | None]
-    """Whether the array is yet to be computed; None if the object is not an ordinary array."""
+    """Whether the array is yet to be computed; False once its evaluation has begun.
+
+    None if the object is not an ordinary array.
+    """
     operation: Callable[[object], int]
-    """The kind of the operation that is to compute the array: equal numbers for equal kinds, 0 for none."""
+    """The kind of the operation that is to compute the array: equal numbers for equal kinds, 0 for none or unknown."""
     is_there: Callable[[object], bool]
     """Whether the array is computed, and something has waited for it."""
     primitive: Callable[[object], int]
-    """The address of the operation that is to compute the array, by which MLX's drawing names it; 0 for none."""
+    """The address of the operation that is to compute the array, its name in MLX's drawing; 0 for none or unknown."""
 
 
 reader: ArrayReader | None = None
@@ -123,7 +126,7 @@ def _reader(kind: type, head: int, status: int, operation: int | None) -> ArrayR
 
 
 def _pending(mx: ModuleType) -> list[Array]:
-    """Pending arrays, of sizes that cannot be mistaken for a status."""
+    """Pending arrays of different shapes, so that no field but the status has the values of a status in all of them."""
     shared = mx.ones((2, 3)) + 1
     return [shared, shared + shared, mx.zeros(5).sum(), mx.arange(7) * 2, (mx.ones((1, 2, 3, 4)) * 2).T]
 
@@ -186,7 +189,7 @@ def _description(array: Array) -> bytes:
 
 
 def _copied(address: int, size: int) -> bytes:
-    """Copy the bytes at `address`, as far as memory is mapped: the kernel refuses to write from unmapped memory."""
+    """Copy `size` bytes at `address`, or as many as are mapped: ``write`` fails at unmapped memory without a crash."""
     receive, send = os.pipe()
     try:
         write = ctypes.CDLL(None).write

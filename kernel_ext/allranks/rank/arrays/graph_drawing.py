@@ -1,4 +1,4 @@
-"""What ``mx.export_to_dot`` draws of arrays: the operations that are yet to compute them. It evaluates nothing.
+"""What ``mx.export_to_dot`` draws of arrays: the operations that are yet to compute them. Drawing evaluates nothing.
 
 A drawing takes 6 ms for 600 operations, so one drawing is made for all arrays in question.
 """
@@ -34,14 +34,14 @@ class Operation(NamedTuple):
     """A pending operation; inputs and results are the names of arrays in the drawing."""
 
     address: int
-    """MLX's name for it. All calls of a compiled function share the operations of its trace, and their addresses."""
+    """MLX's name for the operation. All calls of a compiled function share the operations of the function's trace."""
     is_collective: bool
     inputs: list[str]
     results: list[str]
 
 
 class Drawing:
-    """A drawing of several arrays, which are identified by their positions."""
+    """A drawing of several arrays. Each is identified by its position in the list given to `drawing_of`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -65,24 +65,24 @@ class Drawing:
 
     @property
     def has_collectives(self) -> bool:
-        """Whether collectives are among the operations."""
+        """Whether collectives are among the pending operations."""
         return COLLECTIVE_LABEL.search(self._text) is not None
 
     @property
     def has_indexing(self) -> bool:
-        """Whether any operation takes indices."""
+        """Whether any pending operation takes indices."""
         return INDEXING_LABEL.search(self._text) is not None
 
     def computes(self, position: int) -> bool:
-        """Whether this array is yet to be computed."""
+        """Whether the array at `position` is yet to be computed."""
         return self.address(position) is not None
 
     def address(self, position: int) -> int | None:
-        """Address of the operation that is to compute this array; None if the array is computed."""
+        """Address of the operation that is to compute the array at `position`; None if the drawing shows none."""
         return next((each.address for each in self._operations if _name(position) in each.results), None)
 
     def shows(self, position: int) -> bool:
-        """Whether the drawing has this array's name; if several Python objects are one array, it shows one name."""
+        """Whether the drawing names the array at `position`. Several Python objects of one MLX array have one name."""
         return f'"{_name(position)}"' in self._text
 
     def dependent(self, count: int) -> list[int]:
@@ -94,7 +94,7 @@ class Drawing:
         return [position for position in range(count) if _name(position) in found]
 
     def order(self, addresses: Sequence[int]) -> list[int]:
-        """The addresses of the collectives, in the order in which MLX runs them if it evaluates all arrays at once.
+        """The addresses of the collectives, in the order in which MLX runs them if one call evaluates all arrays.
 
         `addresses` has the address of the operation that computes each array. Raises KeyError if the drawing does not
         show which operation computes one of the arrays.

@@ -24,7 +24,7 @@ ASKED = 8
 """Maximum number of calls of ``mx.async_eval`` remembered; more are seldom under way."""
 
 PENDING_WITHIN = 0.5
-"""Seconds of processor time spent on finding arrays that wait for collectives."""
+"""Maximum seconds of processor time spent on finding arrays that wait for collectives."""
 
 PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
 """Types that hold no array."""
@@ -33,7 +33,7 @@ Arrays: TypeAlias = "list[weakref.ref[Array]]"
 
 
 class InvalidArrays:
-    """Holds arrays by weak references, so that an array is forgotten once the user has recomputed it."""
+    """Holds arrays by weak references: when the user recomputes an array, the old one is forgotten."""
 
     def __init__(self) -> None:
         self.asked: deque[Arrays] = deque(maxlen=ASKED)
@@ -50,7 +50,7 @@ class InvalidArrays:
         self.asked.append(_references(args))
 
     def raised(self, args: object) -> None:
-        """Note that ``mx.eval`` or ``mx.async_eval`` raised, or was interrupted, with `args`."""
+        """Note that ``mx.eval`` or ``mx.async_eval``, called with `args`, raised or was interrupted."""
         self._raised += _references(args)
 
     def on_its_way(self) -> set[int]:
@@ -60,7 +60,7 @@ class InvalidArrays:
     def watch(self, streams: list[Stream], whole: Callable[[], bool]) -> None:
         """Forget the evaluations under way on `streams` once they are done, if the world is `whole` then.
 
-        Returns at once; a thread of its own waits.
+        Returns immediately: a new thread waits for the evaluations.
         """
         import mlx.core as mx
 
@@ -81,8 +81,8 @@ class InvalidArrays:
     def break_off(self, left: list[Array], *more: object) -> Arrays:
         """Mark all arrays that may be invalid now that the world is broken, and return them.
 
-        Three groups are searched for computed arrays: the arrays of evaluations under way, those of evaluations that
-        raised, and `more`. The pending arrays in `left`, which are to be computed from them, are marked too.
+        Computed arrays are marked if they belong to an evaluation that is under way or has raised, or are in `more`.
+        The arrays in `left` are pending, may depend on an aborted collective, and are all marked.
         """
         found = [reference for asked in self.asked for reference in asked] + self._raised + _references(more)
         found = [reference for reference in found if is_computed(reference())] + [weakref.ref(array) for array in left]
@@ -96,7 +96,7 @@ class InvalidArrays:
         self._arrays += _references(value)
 
     def give_up(self, variables: Mapping[str, object]) -> list[str]:
-        """Mark the arrays that wait for collectives, since these will not run as intended.
+        """Mark the arrays in `variables` that wait for collectives: those collectives will not run as intended.
 
         Returns the names of the variables that are newly marked.
         """
@@ -146,7 +146,7 @@ def arrays_in(value: object) -> Iterator[Array]:
 
 
 def is_computed(array: Array | None) -> bool:
-    """Whether there is an array, and it is computed; evaluating a pending one raises, so it cannot go unnoticed."""
+    """Whether there is an array, and it is computed. (After an abort, evaluating a pending array raises.)"""
     return array is not None and not is_pending(array)
 
 

@@ -1,7 +1,8 @@
 """Finds the user's arrays that still wait for a collective, without evaluating any.
 
-Most arrays are computed, or are the result of a collective; both are read from memory (see `array_status`). For all
-others, ``mx.export_to_dot`` draws the graph from which they are to be computed, all at once (see `graph_drawing`).
+Most arrays are computed or are themselves the result of a collective. Both states are read from memory (see
+`array_status`). For all other arrays, ``mx.export_to_dot`` makes one drawing of the graphs from which they are to be
+computed (see `graph_drawing`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mlx.core import array as Array
 
 LOOKED_AT = re.compile(r"^[ \t]*(\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$", re.MULTILINE)
-"""``x?`` and ``?x``, which evaluate nothing on a rank."""
+"""Lines such as ``x?`` and ``?x``, which evaluate nothing on a rank."""
 MOST_LEAVES = 10_000
 """Maximum number of objects examined in one value."""
 LOOK_AT = 200
@@ -50,7 +51,7 @@ def is_collective(result: Array) -> bool:
 
 
 def is_pending(array: Array) -> bool:
-    """Whether an MLX array is yet to be computed."""
+    """Whether an MLX array is yet to be computed and its evaluation has not begun."""
     known = array_status.reader.is_pending(array) if array_status.reader is not None else None
     return drawing_of([array]).computes(0) if known is None else known
 
@@ -98,8 +99,8 @@ def pending_names(
 ) -> list[str]:
     """The names of variables, among `names` if given, whose arrays wait for a collective.
 
-    Stops looking after `within` seconds of this thread's processor time, so that no name is left out because the
-    machine is busy.
+    Skips names that begin with ``_``. Stops looking after `within` seconds of this thread's processor time: a limit in
+    real time would leave out names because the machine is busy.
     """
     held: dict[str, list[Array]] = {}
     until = time.thread_time() + within
@@ -113,7 +114,7 @@ def pending_names(
 
 
 def settle(variables: Iterable[tuple[str, object]]) -> None:
-    """Evaluate the arrays in `variables` that wait for a collective, all at once."""
+    """Evaluate in one call the arrays in `variables` that wait for a collective. Skips names with a leading ``_``."""
     import mlx.core as mx
 
     arrays = [array for name, value in variables if not name.startswith("_") for array in _arrays(value)]

@@ -2,5 +2,5 @@
 
 Runs in: a rank's main thread; the agent's thread takes the output.
 Called by: ``rank.agent``, ``rank.process``.
-May call: ``rank.world``, ``rank.debug``, ``rank.metrics``, and the rooms that these call.
+May call: ``rank.world``, ``rank.debug``, ``rank.metrics``, and the packages that these call.
 """

@@ -1,7 +1,8 @@
 """Runs the notebook's cells and those of plain ipyparallel in the order in which they arrive.
 
 The notebook's cells arrive over the lifeline, the others over ipykernel's shell channel, whose messages ipykernel
-handles one after another. The notebook's cells take their turns among these messages.
+handles one after another. The notebook's cells take their turns among these messages. A cell also waits up to
+`LOST_AFTER` seconds for requests that were sent before the cell but arrive later.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 Run: TypeAlias = Callable[[], Awaitable[None]]
 
 REMEMBERED = 1000
-"""Number of ids kept of requests of ipyparallel's clients: more than can be under way together with a cell."""
+"""Maximum number of remembered requests of ipyparallel's clients: more than can be under way together with a cell."""
 LOST_AFTER = 5.0
-"""Seconds after which cells no longer wait for a request that was sent before them: the controller may have lost it."""
+"""Seconds that a cell waits for a request that was sent before it; the controller may have lost the request."""
 
 
 class _WaitingRun(NamedTuple):
@@ -27,25 +28,25 @@ class _WaitingRun(NamedTuple):
 
 
 class Turns:
-    """Gives cells their turns, in the main thread."""
+    """Gives the notebook's cells their turns among ipykernel's messages. Used in the main thread."""
 
     def __init__(self, kernel: Any) -> None:
         self._take_turn = _by_lock(kernel) if hasattr(kernel, "_main_asyncio_lock") else kernel.schedule_dispatch
         self._had: deque[str] = deque(maxlen=REMEMBERED)
-        """Ids of the last requests of ipyparallel's clients that had, or have, their turn."""
+        """Ids of the last requests of ipyparallel's clients whose turn has come, or that count as lost."""
         self._waiting: deque[_WaitingRun] = deque()
         self._loop = asyncio.get_running_loop()
         set_parent = kernel.set_parent
 
         def noted(ident: object, parent: Mapping[str, Any], channel: str = "shell") -> None:
             set_parent(ident, parent, channel)
-            if channel == "shell":  # for each message, even if it is not carried out
+            if channel == "shell":  # ipykernel calls this for every message, even one that it then does not carry out
                 self._has_turn(parent.get("header", {}).get("msg_id"))
 
         kernel.set_parent = noted
 
     def put(self, run: Run, after: Iterable[str] = ()) -> None:
-        """Run a cell in its turn, after earlier cells and after the requests in `after`, which may arrive later."""
+        """Run a cell after earlier cells, and after the requests with ids in `after`, which may arrive later."""
         self._waiting.append(_WaitingRun({*after}.difference(self._had), run, self._loop.time() + LOST_AFTER))
         if len(self._waiting) == 1:
             self._look()
@@ -70,9 +71,10 @@ class Turns:
 
 
 def _by_lock(kernel: Any) -> Callable[[Run], None]:
-    """Return a function that gives turns as ipykernel 7 does: the task with the lock runs, and all share one context.
+    """Return a function that gives turns as ipykernel 7 does: the task with the lock runs; all tasks share one context.
 
-    So a cell finds the variables of `contextvars` as the cell before left them, even if either is plain ipyparallel's.
+    So a cell finds the variables of `contextvars` as the previous cell left them, also if one of the two cells is plain
+    ipyparallel's.
     """
     context, turns = copy_context(), set[asyncio.Task[None]]()
 
@@ -82,7 +84,7 @@ def _by_lock(kernel: Any) -> Callable[[Run], None]:
 
     def take_turn(run: Run) -> None:
         turn = asyncio.create_task(in_turn(run), context=context)
-        turns.add(turn)  # asyncio itself keeps weak references
+        turns.add(turn)  # asyncio itself keeps only weak references to tasks
         turn.add_done_callback(turns.discard)
 
     def receive(message: object) -> asyncio.Task[None]:

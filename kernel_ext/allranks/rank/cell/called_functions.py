@@ -1,9 +1,9 @@
 """Calls a function, from the notebook or from a module, in a cell on this rank.
 
 The function and its arguments arrive over the lifeline before the cell (`CalledFunctions.keep`). The cell's code
-(`CODE`) only calls `carry_out`. While the function runs, it replaces the cell's code: line numbers refer to the
-function's file, its globals tell the user's frames from a library's, and tracebacks show none of the frames that called
-it.
+(`CODE`) only calls `carry_out` or `carry_out_async`. While the function runs, it counts as the cell's code: line
+numbers refer to the function's file, the function's globals distinguish the user's frames from a library's, and
+tracebacks leave out the frames that called the function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Call = tuple[Callable[..., Any], Sequence[object], Mapping[str, object]]
 
 
 class CalledFunctions:
-    """The functions that this rank was sent; each process has one `CalledFunctions`."""
+    """Holds the functions that were sent to this rank; each process has one `CalledFunctions`."""
 
     current: CalledFunctions
 
@@ -38,9 +38,9 @@ class CalledFunctions:
         self._cell, self._user_ns, self._given, self._shell = cell, user_ns, given, shell
         self._sent: dict[int, Sequence[Buffer]] = {}
         self._brought: Namespace = {}
-        """The functions and classes that were sent with calls, by the names they were given."""
+        """The functions and classes that were sent for use by called functions, by name in the user's namespace."""
         self.returned: list[object] | None = None
-        """The value that the running cell's function returned, in a list; None before that, or without a function."""
+        """A list with the return value of the cell's function; None until it returns, or if the cell calls none."""
         CalledFunctions.current = self
 
     def keep(self, number: int, buffers: Sequence[Buffer]) -> None:
@@ -48,23 +48,26 @@ class CalledFunctions:
         self._sent[number] = buffers
 
     def begin_cell(self, number: int) -> None:
-        """Discard functions that were sent for earlier cells that never arrived."""
+        """Reset `returned`, and discard functions that were sent for earlier cells that never arrived."""
         self.returned = None
         for sent in [sent for sent in self._sent if sent < number]:
             self._sent.pop(sent, None)
 
     def left_here(self, value: object) -> str:
-        """Keep the function's result, which cannot be sent, in a variable, and return a sentence that names it."""
+        """Keep the function's result, which cannot be sent, in a variable; return a sentence that names the variable.
+
+        Does nothing and returns "" if the cell has called no function.
+        """
         if self.returned is None:
             return ""
         hook = self._shell().displayhook
         hook.update_user_ns(value)
-        # The user's own variable `_`, such as a loop's, is left alone.
+        # The user's own variable `_`, such as that of a loop, is left alone.
         own = self._user_ns.get("_") is not value
         return f" It was kept on the rank as the variable _{hook.prompt_count if own else ''}."
 
     def loaded(self) -> Call:
-        """Load the running cell's function, whose file becomes the cell's, and its arguments. Raises NotPicklable."""
+        """Load the cell's function and its arguments; the function's file becomes the cell's. Raises NotPicklable."""
         try:
             sources, *buffers = self._sent.pop(self._cell.number)
             (function, args, kwargs), companions = pickle_values.unpack_call(buffers)
@@ -83,7 +86,7 @@ class CalledFunctions:
         return function, args, kwargs
 
     def _bring(self, companions: Mapping[str, object]) -> None:
-        """Define the names that a function uses, even if an earlier call brought them; names bound by cells stay."""
+        """Bind, in the user's namespace, the names that a sent function uses; names that a cell has bound stay."""
         names = self._user_ns
         for name, code in companions.items():
             if name not in names or _is_marked(names[name]) or names[name] is self._brought.get(name):
@@ -92,9 +95,9 @@ class CalledFunctions:
                     _mark(code)
 
     def _place(self, file: str, text: str, count: int | None) -> str:
-        """Return the name of `file` in messages, and add its `text` to Python's `linecache` if the file is not here.
+        """Return the name of `file` in messages; add its `text` to Python's `linecache` if this host lacks the file.
 
-        `count` is the number of the notebook's cell if `file` is the name of its code, and None otherwise.
+        `count` is the number of a notebook's cell if `file` stands for the code of that cell, and None otherwise.
         """
         if text and not linecache.getlines(file):
             linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
@@ -104,7 +107,7 @@ class CalledFunctions:
         return f"In[{count}]"
 
     def _give_names(self, names: Namespace) -> None:
-        """Add the rank's given names, such as ``world``, to the globals of a module's function; its own names stay."""
+        """Add the given names, such as ``world``, to the globals of a function's module; the module's names stay."""
         if names is self._user_ns:
             return
         given = names.setdefault(GIVEN, set())
@@ -115,7 +118,7 @@ class CalledFunctions:
 
 
 def _mark(value: object) -> None:
-    """Mark a function or class as sent with a call; the mark stays with the object, even through restarts."""
+    """Mark a function or class as sent with a call. The mark stays when a restarted rank restores the object."""
     with suppress(AttributeError, TypeError):
         setattr(value, CAME, True)
 
@@ -142,4 +145,4 @@ CODE: Mapping[CallKind, str] = {
     "function": f'__import__("{__name__}", fromlist="*").{carry_out.__name__}()',
     "coroutine function": f'await __import__("{__name__}", fromlist="*").{carry_out_async.__name__}()',
 }
-"""The code of a cell that calls the function it was sent."""
+"""By kind of call, the code of a cell that calls the function that was sent for it."""

@@ -1,4 +1,4 @@
-"""What a cell did to names: it rebound them, reassigned ours, left arrays pending, or made arrays invalid."""
+"""What a cell did to names: it rebound them, reassigned given names, left arrays pending, or made arrays invalid."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mlx.core import array as Array
 
 PENDING_WITHIN = 0.02
-"""Seconds of processor time spent on finding arrays that a cell left pending."""
+"""Maximum processor time, in seconds, for finding the arrays that a cell left pending."""
 LEFT_WITHIN = 0.5
-"""The same, for arrays that a cell left pending when a collective was aborted."""
+"""Maximum processor time, in seconds, for checking which arrays a cell left pending when a collective was aborted."""
 INSTEAD = {
     "mx": "`import mlx.core as mx` restores MLX.",
     "world": "`world = mx.distributed.init()` restores the group of all ranks.",
@@ -35,20 +35,20 @@ INSTEAD = {
 
 
 class CellNames:
-    """Compares the user's names when a cell begins and when it is over."""
+    """Compares the user's names at the start of a cell with those at its end."""
 
     def __init__(self, user_ns: Namespace, given: GivenNames, ledger: Ledger) -> None:
         self._user_ns, self._given, self._ledger = user_ns, given, ledger
         self.pending: list[str] = []
-        """Names that the last cell left waiting for a collective."""
+        """Names of variables whose arrays the last cell left waiting for a collective."""
         self._before: dict[str, tuple[int, weakref.ref[object] | None]] = {}
-        """The object (``id`` and reference) of each name when the cell began."""
+        """By name, the ``id`` of the object as the cell began, and a weak reference to it (None if it allows none)."""
         self._arrays: dict[int, weakref.ref[Array]] = {}
-        """The arrays that existed when the cell began, in containers too, by ``id``."""
+        """Weak references, by ``id``, to the arrays in the user's variables (in containers too) when the cell began."""
         self._said: set[str] = set()
 
     def begin(self) -> None:
-        """Note the user's names and arrays as a cell begins."""
+        """Bind ``log`` if the name is free, and note the user's names and arrays as a cell begins."""
         user_ns = self._user_ns
         user_ns.setdefault("log", self._given.log)
         # With each cell, IPython adds names (`_i7`, `_7`) that it never rebinds.
@@ -60,7 +60,10 @@ class CellNames:
             self._arrays = {id(array): weakref.ref(array) for array in arrays}
 
     def was_bound(self, name: str) -> bool:
-        """Whether `name` is bound to the same object as when the cell began."""
+        """Whether `name` is bound to the same object as when the cell began.
+
+        IPython's numbered names only have to be bound, since IPython never rebinds them.
+        """
         if _is_numbered(name):
             return name in self._user_ns
         number, reference = self._before.get(name, (0, None))
@@ -69,7 +72,7 @@ class CellNames:
         return number == id(value) and (reference is None or reference() is value)
 
     def taken(self) -> str:
-        """A line on each given name that this cell has reassigned; only once for each name."""
+        """Return a line for each given name that the user has reassigned; each name is reported only once."""
         taken = self._given.taken() - self._said
         self._said |= taken
         return "".join(f"{name} is now your own variable: {INSTEAD[name]}\n" for name in sorted(taken))
@@ -87,17 +90,20 @@ class CellNames:
     def left_pending(self, *, entered: bool, failed: bool) -> list[str]:
         """Names whose arrays wait for a collective; none if the cell `failed`.
 
-        `entered` says that the cell called collectives that may not have been evaluated.
+        `entered` says whether the cell called collectives that may not have been evaluated.
         """
         user_ns = self._user_ns
-        if failed:  # its arrays belong to a world that may be broken
+        if failed:  # the cell's arrays belong to a world whose collectives may have been aborted
             self.pending = pending_names(user_ns, set(self.pending), PENDING_WITHIN) if self.pending else []
             return []
         self.pending = pending_names(user_ns, within=PENDING_WITHIN) if entered or self.pending else []
         return self.pending
 
     def spoiled(self, error: CellError | None, file: str | None) -> list[str]:
-        """Names that may be invalid, since a collective of this cell was aborted; `error` is what the cell raised."""
+        """Names of variables that an aborted collective of this cell may have made invalid.
+
+        `error` is what the cell raised, and `file` the file name of the cell's code.
+        """
         user_ns, ledger = self._user_ns, self._ledger
         line = error.line if error is not None else None
         named = names_in(linecache.getline(file or "", line)) if line else set()
@@ -110,7 +116,7 @@ class CellNames:
         return ledger.invalid.names(variables, found)
 
     def _made_and_left(self, variables: Mapping[str, object]) -> list[Array]:
-        """Arrays that this cell made and left pending, which may be computed from the aborted collective."""
+        """Arrays that this cell made and left pending: the aborted collective may be among their inputs."""
         until, found = time.thread_time() + LEFT_WITHIN, []
         for value in variables.values():
             for array in arrays_in(value):
@@ -123,12 +129,12 @@ class CellNames:
 
 
 def _is_numbered(name: str) -> bool:
-    """Whether IPython gives this name to a cell or its value: ``_i7``, ``_7``."""
+    """Whether IPython gives this name to the code (``_i7``) or to the value (``_7``) of a cell."""
     return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()
 
 
 def _reference(value: object) -> weakref.ref[object] | None:
     try:
         return weakref.ref(value)
-    except TypeError:  # numbers, text and containers have no weak references
+    except TypeError:  # numbers, text, lists, tuples and dicts have no weak references
         return None

@@ -1,6 +1,7 @@
 """The file names of cells' code, as Python shows them in a traceback: ``File "<In[3]>", line 2``.
 
-ipykernel's names have a process number and a hash. These names are equal on all ranks, so lines with them can fold.
+ipykernel's own names contain a process number and a hash. The names made here are equal on all ranks, so that lines
+that contain them can be folded.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import linecache
 from typing import Any
 
 KEPT_OF_SAME = 8
-"""Names kept for one text: a cell that is run again and again would otherwise fill Python's `linecache`."""
+"""Maximum number of names kept for the same code: running a cell repeatedly would otherwise fill `linecache`."""
 
 
 class CodeNames:
-    """Names the code of this rank's cells. `compiler` is IPython's (9.18), which finds a cell's number by its name."""
+    """Names the code of this rank's cells. IPython's `compiler` (9.18) finds a cell's number by this name."""
 
     def __init__(self, compiler: Any) -> None:
         self._compiler = compiler
         self._digests: dict[str, str] = {}
         self._names: dict[str, list[str]] = {}
-        """Names of each text, by its digest, oldest first."""
+        """The names given to the same code, oldest first, by the digest of the code."""
 
     def name(self, raw_code: str, _code: str, number: int) -> str:
-        """Return a name, in place of the compiler's `get_code_name`. Other code with this number gets ``<In[3].2>``."""
+        """Return a name for a cell's code; replaces `get_code_name`. Other code with this number gets ``<In[3].2>``."""
         digest = hashlib.sha1(raw_code.encode(errors="backslashreplace")).hexdigest()
         others = (f"<In[{number}].{nth}>" for nth in itertools.count(2))
         name = next(

@@ -13,7 +13,7 @@ from allranks.messages.wire import Buffer
 
 
 class KeptEvents:
-    """One cell's output and its end, numbered in order: the notebook drops the numbers that it already has."""
+    """One cell's output and its end, numbered in order: the notebook drops events whose numbers it already has."""
 
     def __init__(self, lifeline: RankLifeline) -> None:
         self._lifeline = lifeline
@@ -33,7 +33,7 @@ class KeptEvents:
         self._events.clear()
 
     def send(self, event: Output | Done, buffers: Sequence[Buffer] = ()) -> None:
-        """Send the event now, and keep it."""
+        """Number the event, send it now, and keep it; drop the last kept event if the new one makes it superfluous."""
         self._sequence += 1
         event = structs.replace(event, seq=self._sequence)
         if self._events and _replaces(event, self._events[-1][0]):
@@ -42,7 +42,10 @@ class KeptEvents:
         self._lifeline.send(event, buffers)
 
     def drop_value(self, because: str) -> None:
-        """Stop sending the cell's value if it is large and not acknowledged yet, and send the cell's end without it."""
+        """If the cell's value is large and not acknowledged yet, stop sending it, and send the cell's end without it.
+
+        `because` is the reason that the notebook gets instead of the value.
+        """
         event, buffers = self._events[-1] if self._events else (None, ())
         if isinstance(event, Done) and is_large(buffers):
             self._lifeline.drop_values()
@@ -56,7 +59,7 @@ class KeptEvents:
 
 
 def _replaces(event: Output | Done, before: Output | Done) -> bool:
-    """Whether `event` makes `before` superfluous, so that the updates of a progress bar do not pile up."""
+    """Whether `event` makes `before` superfluous. Otherwise, the updates of a progress bar would pile up."""
     if not isinstance(before, Output) or before.items:
         return False
     return isinstance(event, Done) or event.live is not None

@@ -1,4 +1,4 @@
-"""Cells that fail on this rank without running, because it cannot read their options."""
+"""Cells that fail on this rank without running, because the rank cannot read their options."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The text and displays of a cell on this rank, in order and of limited size; all cut output is counted.
 
-Text is kept as print bursts (everything up to a write that ends a line), so that a printed matrix stays together and
+Text is kept as prints: a print is everything up to a write that ends a line. So a printed matrix stays together, and
 equal prints can be folded across ranks. The first `limit` characters of a cell are kept, then the last `tail`
 characters. Text in between is counted in a ``("cut", {"lines", "bytes"})`` item: nothing is dropped uncounted.
 """
@@ -28,17 +28,17 @@ TAIL = 64_000
 LIVE_AFTER = 0.2
 """Seconds before an unfinished line is shown: the next write finishes most lines."""
 PIECES = 8
-"""Number of pieces in the tail of an endless line; each new piece replaces the oldest."""
+"""Number of pieces in which the tail of an endless line is kept; each new piece replaces the oldest."""
 WAITING = 10_000
-"""Maximum number of writes that wait in the queue."""
+"""Number of queued writes above which the queue is emptied at once."""
 AT_ONCE = 1 << 20
-"""Characters after which text goes to `Printed` without waiting for the agent."""
+"""Number of characters above which text goes to `Printed` without waiting for the agent."""
 LARGE = 1000
 """Length, in characters, above which a write is processed at once."""
 LIVE_SIZE = 2000
 """Maximum number of characters shown of an unfinished line, from its end."""
 RICH_LIMIT = 64_000_000
-"""Maximum size, in bytes, of all displays, results and errors kept of one cell."""
+"""Maximum total size of the displays and results (as JSON) and errors kept of one cell, in characters."""
 
 
 def sendable(text: str) -> str:
@@ -53,11 +53,11 @@ def sendable(text: str) -> str:
 
 
 class OutputBuffer:
-    """Collects one cell's output; written by any thread of the rank, read by its agent.
+    """Collects the output of one cell at a time. Any thread of the rank may write; the agent's thread takes the output.
 
     ``print`` writes each argument and each space separately, so a write only adds to a queue, without the lock. The
-    queue is emptied when the agent takes the output, when it has more than `WAITING` writes or one longer than `LARGE`,
-    before a display, an error or a ``clear_output``, and at the end of the cell.
+    queue is emptied when the agent takes the output, when the queue has more than `WAITING` writes or a write is longer
+    than `LARGE`, before a display, an error or a ``clear_output``, in `keep`, and at the end of the cell.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class OutputBuffer:
         self.reset(limit)
 
     def reset(self, limit: int = LIMIT) -> None:
-        """Start a new cell, and keep its first `limit` characters; writes that are still queued belong to it."""
+        """Start a new cell: its first `limit` characters are kept, and writes that are still queued belong to it."""
         with self._lock:
             self._announced = False
             self._announced_at = 0.0
@@ -128,7 +128,7 @@ class OutputBuffer:
             self._keep()
 
     def _end_print(self, stream: Stream, pieces: list[str]) -> str:
-        """Return a whole print: the text that was held, and the last pieces."""
+        """Return a whole print: the held text, followed by `pieces`, which are removed from the list."""
         text, held = "".join(pieces), self._unfinished[stream]
         if held.size or "\r" in text:
             _add_pieces(held, pieces)
@@ -143,7 +143,7 @@ class OutputBuffer:
             self._printed.write("".join(texts))
 
     def _bound(self, stream: Stream, held: Unfinished) -> None:
-        """Hand over the whole lines of an endless print, or the text of an endless line, once it exceeds a limit."""
+        """Add to the output the whole lines of a long unfinished print, and its last line if that is too long."""
         room = max(self._left, 0) + self._tail_limit // PIECES
         if held.has_lines and held.size > min(room, self._tail_limit):
             self._put_text(stream, held.take_lines())
@@ -151,7 +151,7 @@ class OutputBuffer:
             self._put_text(stream, held.take())
 
     def _announce(self) -> None:
-        """Wake the agent, but only once until it takes the output: it schedules further batches itself."""
+        """Wake the agent, but only once until it takes the output: the agent schedules further batches itself."""
         if not self._announced:
             self._announced, self._announced_at = True, time.monotonic()
             self._wake()
@@ -184,7 +184,7 @@ class OutputBuffer:
         self._announce()
 
     def end(self) -> None:
-        """End the cell: hand over unfinished lines, the amount of cut output, and the tail."""
+        """End the cell: add unfinished lines, the amount of cut output, and the tail to the items for the agent."""
         with self._lock:
             self._flush_partial("stdout")
             self._flush_partial("stderr")
@@ -199,7 +199,7 @@ class OutputBuffer:
             self._keep()
 
     def take(self) -> tuple[list[Item], dict[Stream, str] | None]:
-        """The items since the last call, and the unfinished line of each stream; None if the lines have not changed.
+        """Return the items since the last call, and the unfinished line of each stream (None if no line has changed).
 
         Successive prints on one stream are one item: ``("text", stream, prints)``.
         """
@@ -225,7 +225,7 @@ class OutputBuffer:
             self._keep()
 
     def drop_in_child(self) -> None:
-        """Drop all output in a forked child: nothing takes it there, and a thread that is gone may hold the lock."""
+        """Drop all output in a forked child: nothing takes it, and a thread that the child lacks may hold the lock."""
         self._lock = threading.Lock()
         self._written = deque(maxlen=0)
 
@@ -234,7 +234,7 @@ class OutputBuffer:
         return Cut(self._cut_lines, self._cut_bytes)
 
     def _flush_partial(self, stream: Stream) -> None:
-        """Hand over the unfinished print of `stream`, after all prints that were written before."""
+        """Add the unfinished print of `stream` to the output, after all prints that were written before it."""
         self._settle()
         if text := self._unfinished[stream].take():
             self._put_text(stream, text)
@@ -250,7 +250,7 @@ class OutputBuffer:
             self._add_text(stream, text)
             return
         if self._left > 0:
-            # The first burst over the limit is cut at the last line that fits, so that little of it is lost.
+            # The first print over the limit is cut at the last line that fits, so that little of it is lost.
             head, text = text[: self._left], text[self._left :]
             keep, newline, rest = head.rpartition("\n")
             if newline:
@@ -260,7 +260,7 @@ class OutputBuffer:
         self._put_tail(("text", stream, text))
 
     def _add(self, item: Item) -> None:
-        """Queue an item for the agent. A text item is one print, as in the tail."""
+        """Queue an item for the agent. As in the tail, a text item contains one print."""
         if item[0] == "text":
             self._add_text(item[1], item[2])
         else:

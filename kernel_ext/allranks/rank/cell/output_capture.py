@@ -1,4 +1,4 @@
-"""Runs the notebook's cells in a kernel that also runs plain ipyparallel's; their output goes to the recorder."""
+"""Runs the notebook's cells, whose output goes to the recorder, in a kernel that also runs plain ipyparallel's."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ BUNDLES: Mapping[str, BundleKind] = {
 def divert_cells(
     kernel: Any, cell: RunningCell, recorder: CellRecorder, calls: CalledFunctions, comms: Comms, debugger: Debugger
 ) -> Callable[[str, Mapping[str, object]], Awaitable[None]]:
-    """Hook the notebook's cells: the recorder is called at their start and end, and gets what IPython would publish.
+    """Hook into the kernel: the recorder is called at the start and end of each of the notebook's cells.
 
-    Returns the function that runs a cell, given the cell's code and its `CellRequest` as plain data.
+    The recorder also gets the output that IPython would publish. Returns the function that runs a cell, given the
+    cell's code and its `CellRequest` as plain data.
     """
     handlers, shell = kernel.shell_handlers, kernel.shell
     execute, apply = handlers["execute_request"], handlers["apply_request"]
@@ -130,8 +131,8 @@ def divert_cells(
     shell.ask_exit = refuse_exit
     shell.compile.get_code_name = CodeNames(shell.compile).name
     _name_cells(shell)
-    # IPython (from version 9) keeps all output of cells, which `%notebook` saves with the code: a million prints take
-    # 100 MB that a rank never frees, and each print takes twice as long.
+    # From version 9, IPython keeps all output of cells for `%notebook`, which saves it with the code: a million prints
+    # take 100 MB that a rank never frees, and each print takes twice as long.
     shell._tee = lambda channel: nullcontext()
     kernel.raw_input = kernel.getpass = refuse_input
     progress_bars.install(lambda: recorder.widgets)
@@ -140,7 +141,7 @@ def divert_cells(
 
 
 def _can_be_flushed(stream: Any) -> bool:
-    """Whether IPython and ipykernel can flush `stream` after a cell, which may have made it None or a closed file."""
+    """Whether IPython and ipykernel can flush `stream`. A cell may have replaced it by None or a closed file."""
     try:
         stream.flush()
     except Exception:
@@ -188,7 +189,7 @@ def _diverted(send: Callable[..., object], recorder: CellRecorder, comms: Comms)
         elif kind == "stream":
             output.write(content["name"], content["text"])
         elif kind == "execute_reply":
-            return send(stream, message, escaped(content), *args, **kwargs)  # an error's text may not be Unicode
+            return send(stream, message, escaped(content), *args, **kwargs)  # an error's text may have lone surrogates
         else:
             return send(stream, message, content, *args, **kwargs)
         return None

@@ -1,6 +1,6 @@
 """``tqdm.notebook`` on a rank draws text bars, unless the notebook's page shows the rank's widgets.
 
-Text bars reach the notebook as unfinished lines that are updated, one per rank, and folded if they are equal.
+A text bar reaches the notebook as an unfinished line that is updated. Equal lines of several ranks are folded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _BarFinder(importlib.abc.MetaPathFinder):
 
 
 def install(has_widgets: Callable[[], bool]) -> None:
-    """Patch ``tqdm.notebook``, at its first import if it is not imported yet."""
+    """Patch ``tqdm.notebook`` now, or at its first import if it is not imported yet."""
     if MODULE in sys.modules:
         _choose(sys.modules[MODULE], has_widgets)
     else:

@@ -1,8 +1,8 @@
-"""The rank's end of its widgets' comms; for each, the notebook opens a proxy to its page.
+"""The rank's end of its widgets' comms. For each comm, the notebook opens a proxy comm to the notebook's page.
 
-Widgets' messages are sent over the lifeline, at most every `EVERY` seconds and only the last state of each widget. The
-next batch is sent once the notebook has taken the one before, so that messages do not pile up. Messages from the page
-arrive over the lifeline, too, and are handled in the main thread once it is idle.
+Widgets' messages are sent over the lifeline in batches, at most one every `EVERY` seconds, with only the last state of
+each widget. The next batch is sent once the notebook has taken the previous one, so that messages do not pile up.
+Messages from the page arrive over the lifeline, too, and are handled in the main thread once that thread is idle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipykernel.zmqshell import ZMQInteractiveShell
 
 CATCH_UP_WITHIN = 1.0
-"""Seconds that a cell waits for messages that the page sent before it."""
+"""Maximum seconds that a cell waits for messages that the page sent before the cell."""
 MOST_OPENED = 1_000
 """Maximum number of opened comms that the notebook has yet to take; the widgets of further comms show as text."""
 
@@ -35,9 +35,9 @@ class _SentMessage(NamedTuple):
 
 
 class Comms:
-    """Queues messages of the engine in the threads of the user's code.
+    """Queues the messages that widgets send, in whichever thread the user's code runs.
 
-    The agent's thread sends them; as a cell begins, the main thread sends the opened comms.
+    The agent's thread sends the queue. As a cell begins, the main thread sends the messages that open comms.
     """
 
     def __init__(self, main: MainThread, shell: Callable[[], ZMQInteractiveShell], lifeline: RankLifeline) -> None:
@@ -46,7 +46,7 @@ class Comms:
         self._mirrored: set[str] = set()
         self._sending = threading.RLock()
         self._sent: deque[_SentMessage] = deque()
-        """Messages that the notebook has not taken yet; they are sent again when a notebook connects."""
+        """Batches that the notebook has not taken yet; they are sent again when a notebook connects."""
         self._number = 0
         self._sent_at, self._every = 0.0, EVERY
         self._handling = False
@@ -61,9 +61,9 @@ class Comms:
         buffers: Sequence[Buffer],
         ours: bool,
     ) -> bool:
-        """Queue a message of a comm for the notebook; False if the comm is not one of the notebook's.
+        """Queue a message of a comm for the notebook. Returns False if the comm does not belong to the notebook.
 
-        `ours` says that a comm that is opened now belongs to the notebook, and not to plain ipyparallel.
+        `ours` says whether a comm that is opened now belongs to the notebook, and not to plain ipyparallel.
         """
         comm, data = content["comm_id"], content.get("data") or {}
         if kind == "comm_open":
@@ -87,7 +87,10 @@ class Comms:
         return True
 
     def tick(self, now: float) -> float:
-        """Send messages that are due, in the agent's thread; returns the seconds until more may be due."""
+        """Send queued messages that are due, in the agent's thread.
+
+        Returns the seconds until the queue is due; infinity if it is empty or cannot be sent yet.
+        """
         if not self._up or self._sent or not self._lifeline.connected:
             return float("inf")
         due = self._sent_at + self._every
@@ -113,14 +116,14 @@ class Comms:
         self._lifeline.send(event, buffers)
 
     def taken(self, number: int, every: float) -> None:
-        """Note that the notebook has taken messages up to `number`, and wants a batch only every `every` seconds."""
+        """Note that the notebook has taken batches up to `number`, and wants one at most every `every` seconds."""
         self._every = max(EVERY, every)
         with self._sending:
             while self._sent and self._sent[0].event.number <= number:
                 self._sent.popleft()
 
     def resend(self) -> None:
-        """Send again, after a reconnect, the messages that may be lost."""
+        """Send again, after a reconnect, the batches that may be lost."""
         with self._sending:
             for sent in self._sent:
                 self._lifeline.send(sent.event, sent.buffers)
@@ -139,7 +142,8 @@ class Comms:
     def catch_up(self, number: int) -> None:
         """Handle the page's messages up to `number`, which were sent before the cell that is about to run.
 
-        In the main thread. Messages and cells are sent separately, and the cell may arrive first.
+        In the main thread. Waits up to `CATCH_UP_WITHIN` seconds: messages and cells are sent separately, and the cell
+        may arrive first.
         """
         with self._came:
             if not self._came.wait_for(lambda: self._delivered >= number, CATCH_UP_WITHIN):

@@ -139,7 +139,7 @@ class CellRecorder:
         self.output.error(self._error)
 
     def note_error(self, error: BaseException) -> None:
-        """Note that the cell raised `error`, which IPython may only have printed (a UsageError, an ExceptionGroup)."""
+        """Note the `error` that the cell raised, if none is noted yet: IPython only prints a UsageError, say."""
         if self._error is None and isinstance(error, BdbQuit):
             self._raised("BdbQuit", ENDED, [f"BdbQuit: {ENDED}"])
         elif self._error is None:
@@ -175,12 +175,12 @@ class CellRecorder:
         if self._error is not None and not self._error.aborted:
             self._unblocker.failed(self._cell.number)
         self._cell.running = False
-        ledger.aborted.owed = None  # what was aborted while the cell ended is not to be raised by other code
+        ledger.aborted.owed = None  # an abort that came while the cell ended must not raise an error in other code
         self.ended = True
         self._lifeline.wake()
 
     def _fail_if_aborted(self) -> None:
-        """Fail the cell if a collective was aborted, and the user's code swallowed the error or never got one."""
+        """Fail the cell if a collective was aborted but the user's code swallowed the error or never got one."""
         aborted = self._ledger.aborted
         aborted.look()
         aborted.owed = None
@@ -211,7 +211,7 @@ class CellRecorder:
                 no_value = str(error) + self._calls.left_here(value)
             except KeyboardInterrupt:  # packing evaluates arrays, and so may wait for other ranks
                 no_value = "interrupted while computing the value"
-            # Only now: packing may have been aborted, too.
+            # Checked only now: a collective may have been aborted during packing, too.
             self._fail_if_aborted()
             if self._error is not None:
                 buffers = ()
@@ -240,7 +240,7 @@ class CellRecorder:
         return EvaluatedAtOnce(entries, threads) if entries or threads else None
 
     def _invalid(self) -> list[str]:
-        """The user's variables that may be invalid."""
+        """Names of the user's variables that may be invalid."""
         ledger, error = self._ledger, self._error
         lost = error is not None and is_peer_loss(error.evalue)
         if lost or self._unblocker.broke or (ledger.refuse is not None and not ledger.refused_in_cell):
@@ -251,7 +251,7 @@ class CellRecorder:
         return []
 
     def send_output(self) -> bool:
-        """Send new output, and the cell's end after the last of it; False if there was nothing to send."""
+        """Send new output, and after the last output the cell's end. Returns False if there was nothing to send."""
         if not self._cell.running and not self.ended:
             return False
         ended = self.ended
@@ -268,7 +268,7 @@ class CellRecorder:
         return bool(items or live is not None or ended)
 
     def drop_value(self) -> None:
-        """Stop sending the value of a cell that has ended, since an interrupt came for it. In the agent's thread."""
+        """Stop sending the ended cell's value, since the user has interrupted the cell. In the agent's thread."""
         self._kept.drop_value("interrupted while it was sent")
 
     @property
@@ -281,6 +281,6 @@ class CellRecorder:
         self._kept.resend()
 
     def acknowledge(self, number: int) -> None:
-        """Forget the cell's events, since the notebook has the whole cell."""
+        """Forget the events of the ended cell `number`, since the notebook has all of them."""
         if number == self._cell.number and not self._cell.running:
             self._kept.acknowledged()

@@ -35,13 +35,13 @@ class RankStream(OutStream):
         return len(string)
 
     def flush(self) -> None:
-        """Do nothing in the notebook's cells: the agent has the text, and ipykernel's flush takes some 0.2 ms."""
+        """Do nothing in the notebook's cells: `output` has the text, and ipykernel's flush takes some 0.2 ms."""
         if RankStream.elsewhere:
             super().flush()  # type: ignore[no-untyped-call]
 
     @property
     def pipe(self) -> int | None:
-        """The end of the pipe from which writes to the descriptor are read."""
+        """The end of the pipe from which writes to the descriptor are read; None if they do not go through a pipe."""
         return self._fid
 
     def _watch_pipe_fd(self) -> None:

@@ -23,7 +23,7 @@ _CALLER = "allranks.rank.cell.called_functions"
 
 
 def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[None]]) -> None:
-    """Leave out our own frames below the user's: IPython hides marked frames, but never the innermost.
+    """Make IPython leave out our own frames below the user's: it hides marked frames, but never the innermost.
 
     `with_files` lets a process that has no file descriptor left read files.
     """
@@ -49,7 +49,7 @@ def end_at_the_user(shell: Any, with_files: Callable[[], AbstractContextManager[
 def _tell_inspect(traceback: TracebackType | None) -> None:
     """Tell `inspect` the module of the cells in the traceback.
 
-    Otherwise `inspect` searches all modules for each frame of an unknown file: seconds for a thousand frames.
+    Otherwise `inspect` searches all modules for each frame of an unknown file: a thousand frames take seconds.
     """
     known = inspect.modulesbyfile
     at = traceback
@@ -61,7 +61,7 @@ def _tell_inspect(traceback: TracebackType | None) -> None:
 
 
 def _begin_at_function(traceback: Any) -> None:
-    """Remove the frames that call a function sent with the cell: they come after IPython's own, the first frame."""
+    """Remove the frames that call a function sent with the cell: they follow the first frame, which is IPython's."""
     at = traceback
     while at is not None:
         if at.tb_frame.f_globals.get("__name__") == _CALLER:
@@ -70,7 +70,7 @@ def _begin_at_function(traceback: Any) -> None:
 
 
 def _trim(traceback: TracebackType | None) -> None:
-    """Cut a traceback after its last frame that is not ours, before any frame of a module in `_NOBODY_BELOW`."""
+    """Cut a traceback after its last frame that is not ours, and before any frame of a `_NOBODY_BELOW` module."""
     last = at = traceback
     while at is not None and (name := str(at.tb_frame.f_globals.get("__name__"))) not in _NOBODY_BELOW:
         if not name.startswith("allranks."):
@@ -86,7 +86,7 @@ def without_hidden(traceback: Sequence[str]) -> list[str]:
 
 
 def raised() -> BaseException | None:
-    """The error that the ending cell is raising, or the last error that was raised."""
+    """The error that is being handled, else the last unhandled one; None if there is neither."""
     return sys.exc_info()[1] or getattr(sys, "last_value", None)
 
 

@@ -1,7 +1,7 @@
 """The text of one of a cell's streams since the last print that ended a line.
 
-Programs write lines in pieces (``print(x, end=" ")``), a character at a time, or over themselves (progress bars). So
-earlier text is never processed again: a line of a million pieces takes the time of a million pieces.
+Programs write lines in pieces (``print(x, end=" ")``), a character at a time, or over themselves (progress bars).
+Earlier text is never processed again, so the time for a line is proportional to the number of its pieces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Unfinished:
         """The time.monotonic at which the print began."""
         self._lines, self._line = io.StringIO(), io.StringIO()
         self._returned = False
-        """Whether the line ended with a carriage return, so that the next text replaces it."""
+        """Whether the line ends with a carriage return, so that the next text replaces it."""
         self._blank = True
         self.size = 0
         self.has_lines = False
@@ -95,6 +95,6 @@ class Unfinished:
 
 
 def _last(text: io.StringIO, size: int) -> str:
-    """The end of a text that is being written."""
+    """The last `size` characters of a text whose position is at its end."""
     text.seek(max(0, text.tell() - max(0, size)))
     return text.read()

@@ -19,13 +19,13 @@ KEPT = 4
 SILENT = 100
 """Number of cells without output that are remembered."""
 IN_MEMORY = 64_000
-"""Bytes of a cell's text after which it goes to a file."""
+"""Number of bytes above which a cell's text goes to a file."""
 MOST = 1 << 30
-"""Bytes kept of one cell, and of all earlier cells together."""
+"""Maximum number of bytes kept of one cell, and of all earlier cells together."""
 SPARE = 1 << 30
 """Bytes left free on the disk: other programs need them, and the disk may be the host's memory (tmpfs)."""
 PART = 1 << 20
-"""Maximum bytes per read."""
+"""Maximum number of bytes per read."""
 
 
 class _Text:
@@ -62,7 +62,7 @@ class _Text:
                 self._rest = self._rest[:IN_MEMORY]
 
     def _flush(self) -> str:
-        """Write the text in memory to the file, or return why not. Raises OSError."""
+        """Write the text in memory to the file. Returns an empty string, or why it was not written. Raises OSError."""
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
         disk = os.fstatvfs(self._file.fileno())
@@ -87,7 +87,7 @@ class _Text:
 
 
 class Printed:
-    """The text of the last cells, by their number. Written by any thread of the rank."""
+    """The text of the last cells, by the cell's number. Any thread of the rank may write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._pid = folder, os.getpid()
@@ -120,7 +120,7 @@ class Printed:
                 self._now.write(text)
 
     def read(self, cell: int, offset: int) -> tuple[bytes, int, str]:
-        """A part of a cell's text, the length of the whole text, and why the text is incomplete.
+        """The part of a cell's text at `offset`, the whole text's length in bytes, and why the text is incomplete.
 
         Raises RuntimeError for a cell that is not kept, and OSError.
         """

@@ -20,7 +20,7 @@ PEER_LOST = "[ring] connection to a peer was lost"
 RELEASED = "the collectives of this cell were aborted, because not all ranks entered them"
 """Why a rank may enter no more collectives in the cell."""
 MOST_NAMED = 5
-"""Maximum number of collectives with unmarked results that are named."""
+"""Maximum number of collectives in `Aborted.unmarked`, which the notebook names: the last ones."""
 
 
 FAILED = bytearray(1)
@@ -30,7 +30,7 @@ C code writes it; the bit of value 2 is set if the call belonged to the world th
 
 
 class CollectiveAborted(RuntimeError):
-    """A collective was aborted, or may not be entered, because another rank did not enter one."""
+    """Raised by a collective that was aborted, or that may not be entered. The message says why."""
 
 
 def is_peer_loss(message: str) -> bool:
@@ -50,7 +50,7 @@ def follows_abort(error: BaseException | None) -> bool:
 
 
 class Aborted:
-    """Whether collectives of the running cell were aborted, and what is still to be raised for that."""
+    """Whether collectives of the running cell were aborted, and which error is still to be raised for that."""
 
     def __init__(self) -> None:
         self.owed: str | None = None
@@ -89,12 +89,12 @@ class Aborted:
             self.on_failure()
 
     def raised(self, error: BaseException) -> None:
-        """Note that ``mx.eval`` raised: losing a neighbour fails the cell, even if user code swallows the error."""
+        """Note that an evaluation raised: losing a neighbour fails the cell, even if user code swallows the error."""
         if self.sentence is None and is_peer_loss(str(error)):
             self.sentence = PEER_LOST
 
     def raise_owed(self) -> None:
-        """Raise CollectiveAborted if it is owed; the next call does not raise it again."""
+        """Raise CollectiveAborted with the message `owed`, if there is one; the next call does not raise it again."""
         __tracebackhide__ = True
         self.look()
         owed, self.owed = self.owed, None

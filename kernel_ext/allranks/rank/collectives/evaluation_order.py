@@ -1,10 +1,10 @@
 """Tracks the order in which a rank evaluates its collectives: ranks pair them in that order, not in call order.
 
 Ranks that evaluate two pending collectives in different order swap their results silently. So after each ``mx.eval``,
-the results that are still open are checked, oldest first. An evaluated result behind a pending one is noted, and so are
-two results that were given to one ``mx.eval`` in an order other than call order. A check is one read of an array's
-status (see `array_status`). Each evaluation takes a few checks, and one more for each collective that is complete.
-If statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
+open results, which may still be pending, are checked, oldest first. An evaluated result behind a pending one is noted,
+and so are two results that were given to one ``mx.eval`` in an order other than call order. A check is one read of an
+array's status (see `array_status`). Each evaluation takes a few checks, and one more for each collective that is
+complete. If statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
 
 Which results are checked depends only on the open results, so a second check, after one rank has evaluated something of
 its own, adds nothing. Otherwise ranks with the same order would seem to differ.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 KEEP = 10_000
 """Maximum number of open results kept, and of evaluations out of order noted."""
 LOOK_AT = 8
-"""Number of pending results checked behind the oldest one, and of those checked among the newest."""
+"""Number of pending results after which a search for evaluated results ends (see `_evaluated_behind`)."""
 GIVEN = 64
 """Number of the oldest open results to compare with an evaluation's arrays; twice the number of arrays if more."""
 
@@ -56,18 +56,18 @@ class EvaluationOrder:
         self.evaluating = False
         """Whether a thread is in ``mx.eval`` or ``mx.async_eval``."""
         self.swapped: list[tuple[int, int]] = []
-        """(evaluated, still pending): numbers of collectives evaluated before an older one."""
+        """Pairs of numbers: a collective that was evaluated, and an older collective that was still pending then."""
         self.pending: deque[tuple[int, weakref.ref[Array]]] = deque(maxlen=KEEP)
-        """Number and result of each collective that may be pending, oldest first; the ledger adds them."""
+        """Number and result of each collective that may be pending, oldest first; `wrap_collectives` adds both."""
         self.settled = 0
         """Number up to which all collectives have been evaluated, as far as is known: this rank cannot wait in them."""
         self.returned = 0
-        """Number of the newest collective when ``mx.eval`` last returned: usually no older one is in flight."""
+        """Number of the newest collective when ``mx.eval`` last returned: usually none up to it is in flight."""
         self.called_before = 0
         """Number of the newest collective when the cell began."""
 
     def begin(self, *, watching: bool, after: int = 0) -> None:
-        """Start a cell; the collectives up to number `after` were called before it, and some may be pending."""
+        """Start a cell. Collectives up to number `after` count as settled; if `watching`, pending ones stay tracked."""
         self.watching, self.swapped, self.settled, self.evaluating = watching, [], after, False
         reader, open_before = array_status.reader, list(self.pending)
         self.pending.clear()
@@ -79,7 +79,7 @@ class EvaluationOrder:
         self._choose_path()
 
     def install(self, mx: ModuleType) -> None:
-        """Replace ``mx.eval`` and ``mx.async_eval``, so that each call checks the order; a second call does nothing."""
+        """Replace ``mx.eval`` and ``mx.async_eval`` by functions that check the order, unless this was already done."""
         array_status.find(mx)
         for name in ("eval", "async_eval"):
             function = getattr(mx, name)
@@ -107,7 +107,7 @@ class EvaluationOrder:
                         # A usual step has one collective: save the function call.
                         one = len(args) == 1 and pending[0][1]() is args[0] is not None
                         oldest = 1 if one else order._given(args)
-                    except (IndexError, RuntimeError):  # another user thread evaluates too, and has removed it
+                    except (IndexError, RuntimeError):  # another user thread evaluates too, and has removed the result
                         pass
                 # A graph that another thread evaluates must not be walked.
                 if first.pending and not oldest and alone and len(first.pending) + len(first.order) > 1:
@@ -145,7 +145,7 @@ class EvaluationOrder:
                         order._took(oldest, waits)
                     else:
                         order.look(waits)
-                except IndexError:  # the other thread has removed it
+                except IndexError:  # the other thread has removed the result
                     pass
             return result
 
@@ -161,10 +161,10 @@ class EvaluationOrder:
         return None
 
     def _given(self, args: Args) -> int:
-        """The number of results about to be evaluated, if they are the oldest open ones in call order; else 0.
+        """The number of arrays in `args`, if these are the oldest open results in call order; else 0.
 
-        If they are, no evaluation out of order is possible, and no check is needed. Results that are given in another
-        order are noted, since the given order decides in which order MLX evaluates them.
+        If they are, no evaluation out of order is possible, and no check is needed. Results in another order are noted,
+        since MLX's order of evaluation depends on the order of the arguments.
         """
         pending, arrays = self.pending, args[0] if len(args) == 1 and type(args[0]) in (list, tuple) else args
         for array, (_, result) in zip(arrays, pending, strict=False):
@@ -191,7 +191,7 @@ class EvaluationOrder:
         return 0
 
     def _took(self, count: int, waited: bool) -> None:
-        """Remove the `count` oldest results, which are evaluated."""
+        """Remove the `count` oldest open results. If not `waited`, their evaluation may still be under way."""
         pending = self.pending
         for _ in range(count):
             number = pending.popleft()[0]
@@ -200,10 +200,10 @@ class EvaluationOrder:
                 self.settled = number
 
     def look(self, waited: bool = False) -> None:
-        """Note the results that were evaluated out of order, and forget the evaluated ones.
+        """Note the open results that were evaluated out of order, and forget the evaluated ones.
 
-        If the evaluation was `waited` for, evaluated collectives are settled as well, up to the first one that was not
-        tracked, or whose result no code holds any more (it may be part of an array that is yet to be evaluated).
+        If the last evaluation was `waited` for, evaluated collectives count as settled, up to the first collective that
+        was not tracked, or whose result no code holds any more (an array that is yet to be evaluated may need it).
         """
         pending, reader = self.pending, array_status.reader
         if reader is None:
@@ -227,9 +227,9 @@ class EvaluationOrder:
             pending.popleft()
 
     def _evaluated_behind(self, is_pending: Callable[[object], bool | None]) -> list[int]:
-        """Positions of results behind the oldest one that are evaluated, or that no code holds any more.
+        """Positions of the results behind the oldest one that were evaluated or that no code holds any more.
 
-        Only results near the oldest one and near the newest one are searched.
+        Searches from the oldest result and from the newest; each search ends after `LOOK_AT` pending results.
         """
         pending = self.pending
         found: list[int] = []
@@ -263,7 +263,7 @@ def _leaves(args: Args) -> list[Any]:
 
 
 def _flatten(value: Iterable[object], leaves: list[Any]) -> None:
-    """Add the leaves of lists, tuples and dicts that MLX evaluates, in the order in which it finds them."""
+    """Append the leaves of the lists, tuples and dicts in `value` to `leaves`, in the order in which MLX finds them."""
     for each in dict.values(value) if isinstance(value, dict) else value:
         if isinstance(each, (list, tuple, dict)):
             _flatten(each, leaves)

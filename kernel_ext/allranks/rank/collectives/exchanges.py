@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def exchanges_of(ledger: Ledger) -> list[Record]:
-    """The last cell's calls that name a rank, in call order; none if the ledger has dropped calls of the cell."""
+    """The last cell's sends and receives, in call order; none if the ledger no longer has all calls of the cell."""
     before = ledger.order.called_before
     if all(kind.peer is None for kind in ledger.kinds_since(before)[1]):  # the usual case
         return []
@@ -29,9 +29,9 @@ def exchanges_of(ledger: Ledger) -> list[Record]:
 
 
 def exchanged(ledger: Ledger) -> tuple[Exchanged, ...]:
-    """For each rank that this one sent to or received from, what the notebook compares.
+    """Return, for each rank that this rank sent to or received from, the counts and checksums to compare.
 
-    The order is left out: sends and receives are paired in evaluation order, which may differ from call order.
+    The order of calls does not count: sends and receives are paired in evaluation order, which may differ.
     """
     records = exchanges_of(ledger)
     return tuple(

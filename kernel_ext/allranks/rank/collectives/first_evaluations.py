@@ -2,11 +2,12 @@
 
 ``mx.eval(a + b)`` on one rank and ``mx.eval(b + a)`` on another swap the results of `a` and `b`, although one call
 evaluates both, and perhaps no variable holds either. So the order is predicted: MLX's drawing of the graph shows in
-which order MLX will walk it (see `graph_drawing`). A drawing takes 6 ms for 600 operations, so only the first
-collectives of a cell are tracked, and only while two or more may be pending: they are enough to show a mistake in the
-code.
+which order MLX will walk the graph (see `graph_drawing`). A drawing takes 6 ms for 600 operations. So only the first
+collectives of a cell are tracked, which is enough to show a mistake in the code, and nothing is drawn for a single
+collective.
 
-A rank need not see every collective: two ranks differ if two collectives that both have seen are in different order.
+A rank need not see every collective: two ranks differ if both have seen the same two collectives
+in different order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class FirstOnes:
         self.following = False
         """Whether calls of collectives are still to be noted."""
         self.pending: dict[int, int] = {}
-        """For each collective that may be pending, by number, the address of its operation."""
+        """Maps the number of each collective that may be pending to the address of its operation."""
         self.order: list[int] = []
         """Numbers of the collectives that are known to be evaluated, in evaluation order."""
         self._left = 0
@@ -54,11 +55,12 @@ class FirstOnes:
     def asked(self, number: int, result: Array, *, closed: bool) -> None:
         """Note a call.
 
-        `closed` means that it is in a closed transformation, which replaces it by collectives without numbers.
+        `closed` means that the call is inside a closed transformation (see `transforms`). The transformation replaces
+        the collective by collectives without numbers.
         """
         self._left -= 1
         if closed:
-            # Its collectives may get the address of an operation that was freed.
+            # The new collectives may get the addresses of freed operations.
             self.pending.clear()
             self.following = False
             return
@@ -75,11 +77,11 @@ class FirstOnes:
             self.order.append(number)
 
     def passed(self, number: int) -> None:
-        """Note that a collective is evaluated, in an unknown order."""
+        """Note that a collective is evaluated, at an unknown position in the order."""
         self.pending.pop(number, None)
 
     def foresee(self, arrays: Sequence[Array]) -> None:
-        """Predict the order of the pending collectives from which `arrays`, about to be evaluated, are computed."""
+        """Predict the order in which the evaluation of `arrays`, about to begin, will run the pending collectives."""
         began = time.perf_counter()
         reader = array_status.reader
         if reader is None or self._spent > max(FREE, SHARE * (began - self._began)):

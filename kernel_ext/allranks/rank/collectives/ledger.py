@@ -1,9 +1,9 @@
 """The ledger: a numbered record of every collective that this rank's code called.
 
-`wrap_collectives` puts a thin wrapper around each function of ``mx.distributed``. `nn.average_gradients` and
-the sharded layers look the functions up when they are called, so their collectives are recorded too. A call inside
-``mx.compile`` is recorded when the function is traced, and again at each call of the compiled function (see
-`recompile`).
+`wrap_collectives` puts a thin wrapper around each operation of ``mx.distributed``. `nn.average_gradients` and the
+sharded layers look the operations up at each call, so their collectives are recorded too. A collective in a function
+that ``mx.compile`` compiles is recorded when MLX traces the function, and again at each later call of the function
+(see `recompile`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mlx.core.distributed import Group
 
 KEEP = 16_000
-"""Maximum number of calls kept: a quarter of a second of the fastest collectives (1 KiB in shared memory)."""
+"""Maximum number of calls kept: enough for 0.25 s of the fastest collectives (1 KiB in shared memory)."""
 BETWEEN_WORLDS = "this rank has left its world and has not joined the next one"
 
 
@@ -52,16 +52,19 @@ class _Mode:
 
 
 class Ledger(CallCount):
-    """The last `KEEP` calls; `seq` counts all calls, from 1, through every world that this rank joins."""
+    """Keeps the last `KEEP` calls. `seq` numbers all calls from 1, and goes on counting in the next world."""
 
     refuse = _Mode()
-    """Why no collective may be entered, as in a broken world: the third collective on a broken ring never returns."""
+    """Why no collective may be entered; None if collectives may be entered.
+
+    In a broken world they may not: on a broken ring, the third collective never returns.
+    """
     guard = _Mode()
-    """Called before each shared collective; raises if the ranks disagree (``check=strict``)."""
+    """Called with each shared collective before its evaluation; raises if the ranks disagree (``check=strict``)."""
     ordered = _Mode()
-    """Whether each collective is chained to the one before, so that evaluation order cannot swap results."""
+    """Whether each collective is chained to the previous one, so that evaluation order cannot swap results."""
     timing = _Mode()
-    """Whether each call is timed by evaluating it at once: exact, but nothing else is computed meanwhile."""
+    """Whether each shared collective is evaluated immediately, to time it: exact, but nothing else runs meanwhile."""
     _refuse: str | None = None
     _guard: Callable[[Record], None] | None = None
     _ordered = _timing = False
@@ -71,25 +74,29 @@ class Ledger(CallCount):
         self.slow = True
         """Whether collectives take the slow path, because noting them is not enough.
 
-        True in one of the modes above, with several streams or threads, if the backend lacks one of `COLLECTIVES`, and
-        while the cell's first collectives are tracked.
+        True in any of the modes above, with several streams, after two threads have evaluated concurrently, if the
+        backend lacks one of `COLLECTIVES`, and while the cell's first collectives are tracked.
         """
         self.refused_in_cell = False
         self.in_world = True
         """False between two worlds, when MLX would form a world of this rank alone."""
         self.group: Group | None = None
-        """The group of all ranks, passed in calls without a group, since MLX would look it up only later."""
+        """The group of all ranks; None outside a world.
+
+        The wrappers pass it to MLX in calls that give no group: MLX itself would look the group up only after the
+        wrapper has checked whether collectives are refused.
+        """
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=MOST_TIMED)
-        """Op, bytes and seconds of this cell's timed calls that all ranks share."""
+        """Operation, bytes and seconds of each shared call of this cell that was timed."""
         self.order = EvaluationOrder(self, self.choose_path)
         self.invalid, self.aborted = self.order.invalid, self.order.aborted
         self.chain = Chain()
         self.limits = RefusedOperations(self.choose_path)
         self.turns = StreamTurns(self.choose_path)
         self.kinds: deque[Kind | LedgerCall] = deque(maxlen=KEEP)
-        """The kinds of the last calls, oldest first. Their numbers follow from `seq` and `number`.
+        """The kind of each of the last calls, oldest first. Call numbers are counted back from `seq` and `number`.
 
-        A `LedgerCall` stands where a world was joined, and has the numbers from which to count the calls before it.
+        A `LedgerCall` marks where a world was joined, and has the numbers of the newest call before that.
         """
         self.user_ns: Namespace | None = None
         """The globals by which the user's frames are recognised."""
@@ -126,7 +133,7 @@ class Ledger(CallCount):
         timing: bool = False,
         after: int | None = None,
     ) -> None:
-        """Set how this cell's collectives are treated; calls up to `after` (all so far if None) count as complete."""
+        """Set how this cell's collectives are treated; calls up to number `after` (None: all) count as complete."""
         self.timed.clear()
         self.refuse_in_cell(None)
         after = self.seq if after is None else after
@@ -149,7 +156,7 @@ class Ledger(CallCount):
         self.order.at_once.end_cell()
 
     def note(self, kind: Kind) -> LedgerCall:
-        """Number a call and keep it."""
+        """Number a call of this kind, keep it, and return it."""
         self.number += kind.shared
         # Python switches threads only at a call, so a reader finds as many kinds as there are calls.
         self.seq = seq = self.seq + 1
@@ -171,7 +178,7 @@ class Ledger(CallCount):
         return list(takewhile(lambda call: call.seq > after, self._newest_first()))[::-1]
 
     def kinds_since(self, after: int) -> tuple[int, list[Any]]:
-        """The newest `seq`, and the kinds of the calls above `after`: a tenth of the time that `calls` takes."""
+        """The newest `seq`, and the kinds of the calls whose `seq` is above `after`: ten times as fast as `calls`."""
         seq, kinds = self.seq, list(self.kinds)
         kinds = kinds[max(0, len(kinds) - (seq - after)) :]
         return seq, [call.kind for call in self.calls(after)] if LedgerCall in set(map(type, kinds)) else kinds
@@ -195,7 +202,10 @@ class Ledger(CallCount):
         return self.kinds.maxlen or KEEP
 
     def repeat(self, kinds: Sequence[Kind]) -> None:
-        """Note the collectives in the trace of a compiled function, which was called again."""
+        """Note another call of a compiled function: all collectives in the function's trace, whose kinds are `kinds`.
+
+        Raises RuntimeError if the ranks disagree (``check=strict``).
+        """
         __tracebackhide__ = True
         where = user_place(self.user_ns, sys._getframe(1))
         for kind in kinds:
@@ -258,23 +268,23 @@ class Ledger(CallCount):
         return len(shared), zlib.crc32(f"{text}{order}".encode())
 
     def evaluated(self, number: int) -> list[int]:
-        """The first collectives of this cell in evaluation order, counted from `number`."""
+        """Numbers, counted from `number`, of the cell's first collectives in evaluation order."""
         order = self.order.first.order
         numbers = self._counted_from(number, order)
         return [numbers[each] for each in order if each in numbers]
 
     def swapped(self, number: int) -> list[tuple[int, int]]:
-        """Pairs of a collective and an older one that was evaluated after it, counted from `number`."""
+        """Pairs of numbers, counted from `number`: a collective, and an older collective that was evaluated later."""
         swapped = self.order.swapped
         numbers = self._counted_from(number, {each for pair in swapped for each in pair})
         return [(numbers[late], numbers[early]) for late, early in swapped if late in numbers and early in numbers]
 
     def _counted_from(self, number: int, seqs: Collection[int]) -> dict[int, int]:
-        """By `seq`, the shared number of each of these calls, counted from `number`."""
+        """Maps the `seq` of each of these calls to its number among the shared calls after `number`."""
         return {call.seq: call.entered - number for call in self._with(seqs)}
 
     def _with(self, seqs: Collection[int]) -> list[LedgerCall]:
-        """The calls with these `seq`, as far as they are kept; older calls are not searched."""
+        """The calls with these `seq`, as far as they are kept. The search ends at the lowest of `seqs`."""
         return [call for call in self.calls(min(seqs) - 1) if call.seq in seqs] if seqs else []
 
     def records(self, seqs: Collection[int]) -> list[Record]:
@@ -288,7 +298,7 @@ class Ledger(CallCount):
         return self.number - dropped - len([call for call in after if call.kind.shared])
 
     def replay(self, entries: Sequence[LedgerEntry]) -> None:
-        """Enter the reductions and gathers that this rank missed, with `poison.array`, and drop the results.
+        """Enter the collectives that this rank missed, each with a `poison.array` as its input, and drop the results.
 
         `entries` are from another rank's ledger. Raises RuntimeError for a ``send`` or ``recv``, since its peer and its
         data cannot be made up.

@@ -2,7 +2,8 @@
 
 The chain spans streams, groups, cells and differentiation. Calls in other threads are refused, since their order
 may differ between ranks. Collectives that ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot
-depend on arrays outside: they are evaluated when the transformation returns, in MLX's own order, and counted.
+depend on arrays outside. Such collectives are counted, and are evaluated in MLX's own order when the call of the
+transformed function returns.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Chain:
         self.newest: Array | None = None
         self._stream: Stream | None = None
         self.left_out = 0
-        """Collectives of this cell that could not be chained, since they were called inside a transformation."""
+        """Number of collectives of this cell that could not be chained, since a transformation traced them."""
         self.refusal: str | None = None
-        """Why the cell fails, if one of its threads called a collective."""
+        """Why the cell fails: a thread other than the main thread called a collective. None if none did."""
         self._strict = False
 
     def begin_cell(self, *, strict: bool) -> None:
@@ -54,9 +55,9 @@ class Chain:
             self.newest = None
 
     def refuse_other_threads(self, op: str) -> None:
-        """Raise RuntimeError unless in the main thread; the cell fails too, since a thread's error may go unseen.
+        """Raise RuntimeError in all threads but the main one; the cell fails too, since the error may go unseen.
 
-        The order of two threads may differ between ranks, and only a main thread can be unblocked.
+        The order of two threads may differ between ranks, and only the main thread can be unblocked.
         """
         __tracebackhide__ = True
         if (thread := threading.current_thread()) is not threading.main_thread():
@@ -73,10 +74,10 @@ class Chain:
         result: Array,
         stream: Stream | None,
     ) -> Array:
-        """Return the result of a call, made to depend on the collective before it.
+        """Return the result of a collective, with a dependency on the previous collective.
 
-        `result` is the result without that dependency. `stream` is the stream of the call, if there are several. Raises
-        RuntimeError (`WOULD_WAIT`) if a receive under ``--check strict`` would have to wait for another stream.
+        `result` is the result without that dependency. `stream` is the stream of the call, if the code has several.
+        Raises RuntimeError (`WOULD_WAIT`) if a receive under ``--check strict`` would have to wait for another stream.
         """
         if TRACING.closed or (TRACING.depth and op in UNCHAINED):
             # The arrays of one trace must not depend on arrays of another.
@@ -96,7 +97,7 @@ class Chain:
         return result
 
     def leave_out(self, count: int) -> None:
-        """Count collectives called inside a transformation, and have their results evaluated when it returns."""
+        """Count collectives as not chained, and have the enclosing transformation's result evaluated at its end."""
         self.left_out += count
         TRACING.unchained, TRACING.finish = True, self.evaluate
 

@@ -1,9 +1,9 @@
 """The values that an aborted collective delivers: NaN if the dtype has one, otherwise zeros.
 
 Not everything that holds a result can be found (an object, a closure, a file that a ``finally`` writes), but NaN shows
-in everything that is computed from it. Integers and bool have no NaN and get zeros, since an index of all one bits in a
-gather ends the process (mlx 0.32.4). Maximum and minimum get infinity: MLX's ring and MPI's own maximum compare, and a
-comparison with NaN keeps the rank's own number.
+in everything that is computed from the result. Integers and bool have no NaN and get zeros, since an index of all one
+bits in a gather ends the process (mlx 0.32.4). ``all_max`` and ``all_min`` get infinity: MLX's ring and MPI's own
+maximum compare numbers, and a comparison with NaN keeps the rank's own number.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 FORMATS = {"float16": "<e", "bfloat16": "", "float32": "<f", "float64": "<d", "complex64": "<ff"}
-"""The dtypes that have a NaN, and how `struct` packs them."""
+"""Maps each dtype that has a NaN to its format in `struct`; empty for bfloat16, which `struct` lacks."""
 EXTREME = {"all_max": float("inf"), "all_min": float("-inf")}
-"""The number that wins each comparison."""
+"""Maps each comparing operation to the number that wins every comparison."""
 NAN = b"\xff" * 8
 """NaN in each dtype of `FORMATS`, at whatever byte of the stream an element begins."""
 ZEROS = bytes(8)
@@ -36,9 +36,10 @@ def array(mx: ModuleType, op: str, shape: Sequence[int], dtype: str) -> Any:
 
 
 def pattern(in_flight: Iterable[Asked]) -> bytes:
-    """Eight bytes that, repeated, make the results of these collectives invalid, and are safe for all of them.
+    """Eight bytes to repeat as results of these collectives: NaN or infinity if safe for all of them, else zeros.
 
-    For a ring and JACCL: there one stream of bytes serves all collectives, and the bytes that each takes are unknown.
+    For a ring and JACCL: there, one stream of bytes serves all collectives, and which of the bytes each collective
+    takes is unknown.
     """
     delivering = {(op, dtype) for op, dtype in in_flight if op != "send"}  # a send's result is the rank's own data
     if not delivering or any(dtype not in FORMATS for _, dtype in delivering):
@@ -51,10 +52,10 @@ def pattern(in_flight: Iterable[Asked]) -> bytes:
 
 
 def is_marked(op: str, dtype: str, by: bytes | None) -> bool:
-    """Whether the result of such an aborted collective cannot be taken for a valid number.
+    """Whether the result of an aborted collective, of this operation and dtype, cannot pass for a valid number.
 
     `by` is the `pattern` of a ring or of JACCL. It is None if each result gets a value for its own dtype: on MPI, and
-    if other ranks enter an `array` for the ranks that missed the collective.
+    if the ranks that missed the collective enter it with an `array`.
     """
     if op == "send":
         return True

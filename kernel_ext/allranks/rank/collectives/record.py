@@ -19,13 +19,13 @@ COLLECTIVE = frozenset({*COLLECTIVES, "sum_scatter"})
 
 
 class CallCount:
-    """How many collectives this rank has called, and in a world of how many ranks."""
+    """Counts this rank's calls of collectives, and holds the size of its world."""
 
     def __init__(self) -> None:
         self.seq = 0
-        """Number of all calls."""
+        """Number of the newest call, shared or not. If joining a world raises `number`, it raises `seq` by as much."""
         self.number = 0
-        """Number of calls that all ranks share: equal numbers mean the same collective on every rank."""
+        """Number of the newest call that all ranks share: equal numbers mean the same collective on every rank."""
         self.size = 1
         """Number of ranks in the world."""
 
@@ -33,8 +33,8 @@ class CallCount:
 class Kind(NamedTuple):
     """What equal calls of one line have in common.
 
-    The ledger keeps one `Kind` for all of them: thousands of separate tuples would not fit in the processor's cache,
-    which cost more than creating them (5 of 12 microseconds on MPI).
+    On the fast path, the ledger keeps one `Kind` for all these calls. Thousands of separate tuples would not fit in the
+    processor's cache, and the cache misses cost more than creating the tuples (5 of 12 microseconds on MPI).
     """
 
     op: str
@@ -44,7 +44,7 @@ class Kind(NamedTuple):
     shared: bool = True
     """Whether every rank of the world must enter an equal collective."""
     peer: int | None = None
-    """The rank it sends to or receives from."""
+    """The rank to send to or receive from; None for other operations, and in a group smaller than the world."""
 
 
 NO_KIND = Kind("", (), None, NOWHERE, shared=False)
@@ -74,15 +74,15 @@ class Record(NamedTuple):
     entered: int = 0
     """Number of the rank's shared calls, up to and including this call."""
     peer: int | None = None
-    """The rank it sends to or receives from."""
+    """The rank to send to or receive from; None for other operations, and in a group smaller than the world."""
 
     @property
     def number(self) -> int:
-        """Its number among the calls that all ranks share, or else among the other calls of this rank."""
+        """If `shared`, its number among the calls that all ranks share; if not, among this rank's other calls."""
         return self.entered if self.shared else self.seq - self.entered
 
     def entry(self, line: int | None) -> LedgerEntry:
-        """Return the ledger entry to send, with this line."""
+        """Return this record as a ledger entry to send, with `line` as its line number."""
         return LedgerEntry(self.number, self.op, self.shape, self.dtype, self.nbytes, line, self.shared, self.peer)
 
 

@@ -1,7 +1,7 @@
-"""Detects collectives that one rank evaluates at once, on two streams or in two threads.
+"""Detects collectives that one rank evaluates concurrently, on two streams or in two threads.
 
-Ranks may pair them in any order, and then the sums are wrong on all ranks, without an error (mlx 0.32.4). This module
-prevents nothing, which is the task of `ordered_chain`: it notes what it sees, to be reported when the cell is over.
+Ranks may pair such collectives in any order, and then the sums are wrong on all ranks, without an error (mlx 0.32.4).
+This module prevents nothing (`ordered_chain` does). It notes what it sees, and the cell's end reports that.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MOST = 64
 
 @dataclass
 class _Pair:
-    """Two collectives on two streams, neither of which depends on the other."""
+    """Two collectives on two streams. Neither collective depends on the other."""
 
     numbers: tuple[int, int]
     results: tuple[Array | None, Array]
-    """Strong references, since perhaps only a graph holds the results. Kept while both are pending."""
+    """Strong references to the results of the two collectives: perhaps only a graph holds the results otherwise."""
     begun: bool = False
-    """Whether the evaluation of one of them is under way, and nothing has waited for it."""
+    """Whether the evaluation of one of the results has begun, and nothing has waited for that evaluation."""
 
 
 @dataclass
@@ -43,17 +43,17 @@ class _Evaluation:
 
 
 class AtOnce:
-    """What this cell evaluated at once: two collectives on two streams, or collectives of two threads."""
+    """What this cell evaluated concurrently: two collectives on two streams, or collectives of two threads."""
 
     def __init__(self) -> None:
         self.active = False
         """Whether evaluations are to be checked."""
         self.threads = False
-        """Whether two threads were seen to evaluate at once."""
+        """Whether two threads were seen to evaluate concurrently."""
         self.numbers: tuple[int, ...] = ()
-        """Numbers of two collectives, on two streams, that were evaluated at once; empty if none were."""
+        """Numbers of two collectives on two streams that were evaluated concurrently; empty if none were."""
         self.names: tuple[str, ...] = ()
-        """Names of two threads that evaluated collectives at once; empty if none did."""
+        """Names of two threads that evaluated collectives concurrently; empty if none did."""
         self.begin_cell()
 
     def begin_cell(self) -> None:
@@ -66,7 +66,7 @@ class AtOnce:
         self._asked: set[int] = set()
 
     def end_cell(self) -> None:
-        """Drop the references to the user's arrays."""
+        """Drop the strong references to the user's arrays."""
         self._pairs = []
 
     def asked(self, number: int, result: Array, stream: Stream | None, where: Place, subject: Array) -> None:
@@ -80,21 +80,21 @@ class AtOnce:
             self.active = True
 
     def _is_independent(self, where: Place, subject: Array) -> bool:
-        """Whether `subject` is not computed from a collective; looked up once for each line, since it takes long."""
+        """Whether `subject` waits for no collective; worked out once for each `where`, since that takes long."""
         if where not in self._independent:
             self._independent[where] = not waits_for_collective(subject)
         return self._independent[where]
 
     def called(self) -> None:
-        """Note that this thread called a collective, once two threads were seen to evaluate at once."""
+        """Note that this thread called a collective. Called only once `threads` is set."""
         self._asked.add(threading.get_ident())
 
     def two_threads(self) -> None:
-        """Note that one thread evaluates while another does."""
+        """Note that two threads evaluate concurrently."""
         self.active = self.threads = True
 
     def before(self) -> None:
-        """Note that an evaluation begins; pairs of which a result was already waited for are safe, and dropped."""
+        """Note that an evaluation begins. Drops each pair of which one result was waited for: such a pair is safe."""
         self._pairs = [
             pair
             for pair in self._pairs
@@ -110,7 +110,7 @@ class AtOnce:
                 self.names = tuple(sorted((beside[0].thread, new.thread)))
 
     def after(self, *, waited: bool) -> None:
-        """Note that an evaluation returned; it is still under way if it was not `waited` for."""
+        """Note that ``mx.eval`` returned, or if not `waited`, ``mx.async_eval``, whose arrays may still be computed."""
         self._inside.pop(threading.get_ident(), None)
         left = []
         for pair in self._pairs:

@@ -1,8 +1,8 @@
 """The trace of a cell on this rank: its collectives, evaluations and the user's marks, with their times.
 
 Times are seconds of `time.perf_counter`, which Python documents as system-wide: the monotonic clock of the machine, the
-same in all its processes (CLOCK_MONOTONIC on Linux, mach_absolute_time on macOS). So the ranks of one host need no
-alignment.
+same in all its processes (CLOCK_MONOTONIC on Linux, mach_absolute_time on macOS). So the times of ranks on one host
+need no alignment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .record import NOWHERE, LedgerCall, Record, record_of
 LIMIT = 20_000
 """Maximum number of events kept of a cell on each rank: the first ones, so that all ranks keep the same collectives."""
 LONGEST_NAME = 200
-"""Maximum characters of a mark's name."""
+"""Maximum number of characters kept of a mark's name."""
 
 now = time.perf_counter
 
 
 Event: TypeAlias = list[Any]
-"""What happened, and its times: a list, since the end is set later."""
+"""What happened, and its times. A list, since its end is set later."""
 
 
 class Trace:
@@ -70,7 +70,7 @@ class Trace:
         return event
 
     def evaluation(self, began: float) -> None:
-        """Add an ``mx.eval`` that began at `began` and has just returned."""
+        """Add an ``mx.eval`` or ``mx.async_eval`` that began at `began` and has just returned."""
         if self._has_room():
             self.evaluations.append((began, now()))
 
@@ -94,7 +94,7 @@ class Trace:
     def of_cell(self, cell: int, file: str | None) -> CellTrace | None:
         """The trace of `cell` to send; None if another cell was traced last.
 
-        Line numbers refer to `file`, the cell's own.
+        Collectives have line numbers only in `file`: the file to which the cell's line numbers refer.
         """
         if cell != self.cell:
             return None
@@ -120,7 +120,8 @@ class Trace:
 def _place(record: Record, file: str | None) -> tuple[int | None, str, str]:
     """The number of the record's line, the text of that line, and its location, as in ``In[3], line 2``.
 
-    The number is None outside `file`; the location is empty inside it.
+    The number is None outside `file`; the location is empty inside `file`. If the record has no line, returns
+    ``(None, "", "")``.
     """
     if not record.file or not record.line:
         return None, "", ""
@@ -139,8 +140,8 @@ class mark:
     """Mark a moment or a span of a traced cell; costs one or two microseconds.
 
     ``mark("batch 3")`` is a moment; ``with mark("forward"):`` is a span, and spans nest. Marks show in the timeline of
-    a cell that runs with ``--timeline``. Raises TypeError for a name that is not a string: turning an array into one
-    would evaluate it on this rank.
+    a cell that runs with ``--timeline``. Raises TypeError for a name that is not a string: converting an array to a
+    string would evaluate the array on this rank.
     """
 
     __slots__ = ("_name", "_open")

@@ -1,7 +1,9 @@
 """Replacements for the functions of ``mx.distributed``: they note each call in the ledger, and call MLX's own.
 
-A collective in shared memory takes 13 microseconds, and 4 if ten are evaluated at once. So a call usually notes only
-what cannot be known later. One flag (`Ledger.slow`) decides whether it takes the slow path, which does all the rest.
+A collective in shared memory takes 13 microseconds, and 4 if one evaluation has ten. So a call usually notes only what
+cannot be known later. The slow path does everything else. A call takes the slow path if `Ledger.slow` is set, if a
+trace is active, if the operation is not one of `COLLECTIVES`, if the group is smaller than the world, or if the
+arguments are unusual.
 """
 
 from __future__ import annotations
@@ -109,12 +111,12 @@ def _recorded(ledger: Ledger, mx: ModuleType, op: str, function: Callable[..., A
 
 
 def _given(group: Group | None, stream: Stream | None, others: Kwargs) -> Kwargs:
-    """Put the keyword arguments together again, without those that were not given."""
+    """Join a call's keyword arguments into a dict again, without a group or stream of None."""
     return {name: value for name, value in (("group", group), ("stream", stream)) if value is not None} | others
 
 
 def _as_of_this_call(error: BaseException, function: Callable[..., Array], args: Args, kwargs: Kwargs) -> None:
-    """Give `error` MLX's message for the user's own call, without our frames and the group that we added."""
+    """Remove our frames from `error`. A TypeError gets MLX's message for the call without the group that we added."""
     if type(error) is TypeError and kwargs.get("group") is None:
         try:
             function(*args, **kwargs)
@@ -177,7 +179,7 @@ def _slow_path(
 
 
 def _peer(args: Args, kwargs: Mapping[str, Any]) -> int:
-    """The other rank of a ``send`` or ``recv``, given by its last argument."""
+    """The rank that a ``send`` or ``recv`` names as ``dst`` or ``src``: by keyword, or as its last argument."""
     return int(kwargs.get("dst", kwargs.get("src", args[-1] if args else None)))
 
 
@@ -189,7 +191,7 @@ def _timed(
     args: Args,
     kwargs: Kwargs,
 ) -> Array:
-    """Make the call and evaluate it at once; its input is computed before the clock starts."""
+    """Make the call, evaluate the result immediately, and note the time from when the input was computed."""
     evaluate, subject = original(mx.eval), subject_of(mx, args, kwargs)
     asked = time.perf_counter()
     evaluate(subject)

@@ -63,13 +63,13 @@ class Debugger:
 
     @property
     def open(self) -> bool:
-        """Whether the rank is in the debugger."""
+        """Whether the rank is at a prompt of the debugger, or runs a command that was typed there."""
         return self._last is not None and self._last.open
 
     # Called by the engine, in the main thread.
 
     def install(self, shell: Any) -> None:
-        """Replace every entry point of Python's own debugger."""
+        """Replace the functions by which code enters the debugger of Python or IPython, and the magic ``%debug``."""
         sys.breakpointhook = pdb.set_trace = self._break
         pdb.post_mortem = self._break_at_error
         ipython: Any = importlib.import_module("IPython.core.debugger")
@@ -81,16 +81,16 @@ class Debugger:
         shell.register_magic_function(debug, "line_cell", "debug")
 
     def begin_cell(self, number: int, stops: bool) -> None:
-        """Begin a cell: drop what the previous cell raised, and with it the variables of its frames."""
+        """Begin a cell, and `forget` the previous cell's error. `stops`: whether ``breakpoint()`` stops the cell."""
         self._number, self.stops = number, stops
         self.forget()
 
     def end_cell(self, error: BaseException | None) -> None:
-        """Keep what the cell raised for a look back."""
+        """End the cell, and keep the `error` that it raised for a look back; None if it raised none."""
         self._error = error
         self.stops = False
         if self._pdb is not None:
-            # pdb traces every frame, up to those that run the engine.
+            # pdb traces every frame, up to the frames that run the engine.
             sys.settrace(None)
             frame: FrameType | None = sys._getframe()
             while frame is not None:
@@ -100,7 +100,7 @@ class Debugger:
             self._pdb = None
 
     def forget(self) -> None:
-        """Drop what the last cell raised, and with it the variables of its frames."""
+        """Drop the error that the last cell raised, and the variables in the frames of its traceback."""
         error, self._error = self._error, None
         if error is None:
             return
@@ -145,7 +145,10 @@ class Debugger:
         return self.stops
 
     def look_back(self) -> None:
-        """Debug what the last cell raised, in its frames, until the user quits. Raises RuntimeError if it cannot."""
+        """Debug the last cell's error, in the frames of its traceback, until the user quits or interrupts.
+
+        Raises RuntimeError if the cell raised no error, or raised it before any line of its code ran.
+        """
         error, rank = self._error, self._rank
         if error is None:
             raise RuntimeError(f"nothing to debug: the last cell of rank {rank} raised no error.")
@@ -165,7 +168,7 @@ class Debugger:
             self._tell(open=False, stepping=False, text=debugger.take())
 
     def held(self) -> list[tuple[str, object]]:
-        """Names and values in the frames of what the last cell raised; they live until the next cell."""
+        """Names and values of the variables in the frames of the last cell's error; the next cell drops the frames."""
         at, found = self._error.__traceback__ if self._error is not None else None, []
         while at is not None:
             if at.tb_frame.f_locals is not self._user_ns:

@@ -1,7 +1,8 @@
 """Completion and inspection on a rank that evaluate nothing.
 
-Printing a pending collective on one rank alone blocks that rank, so nothing here calls ``repr``, ``__getattr__`` or a
-property of the user's objects: shapes and dtypes are read, everything else comes from the class.
+Printing a pending collective on one rank alone blocks that rank. So nothing here calls ``__getattr__`` or a property of
+the user's objects, or ``repr`` of anything but plain values such as numbers and strings. Shapes, dtypes and lengths are
+read; everything else comes from an object's ``__dict__`` and its class.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def install(shell: Any, rank: int) -> None:
 
 
 def complete(shell: InteractiveShell, code: str, cursor: int) -> Completed:
-    """Names that continue `code` at `cursor`, with offsets in characters."""
+    """Return the names (at most 500) that complete `code` at `cursor`; all offsets are in characters."""
     match = _TOKEN.search(code[:cursor])
     if match is None:
         return Completed(cursor, cursor, [])
@@ -84,7 +85,7 @@ def inspect(user_ns: Namespace, name: str, detail: int) -> dict[str, str] | None
             lines.insert(0, f"Signature: {name.rpartition('.')[2]}{python_inspect.signature(value)}")
         except (TypeError, ValueError):
             pass
-    elif isinstance(value, (str, int, float, bool, bytes, type(None))):
+    elif type(value) in (str, int, float, bool, bytes, type(None)):  # a subclass may have a `repr` of its own
         lines.append(f"Value:     {value!r:.200}")
     elif isinstance(value, (list, tuple, dict, set)):
         lines.append(f"Length:    {len(value)}")

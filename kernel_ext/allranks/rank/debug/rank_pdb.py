@@ -66,7 +66,7 @@ class RankPdb(pdb.Pdb):
     # The stack, and where pdb stops.
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """The frames from the cell's on, without allranks' own, and the index of the frame to start in.
+        """The frames from the cell's frame inwards, without allranks' own, and the index of the frame to start in.
 
         A look back starts in the innermost frame that is not in a library.
         """
@@ -187,7 +187,7 @@ class RankPdb(pdb.Pdb):
 
 
 def _more_follows(frame: FrameType) -> bool:
-    """Whether the cell has another statement after the one that has come to the end of its frame."""
+    """Whether the cell has another statement after the one that `frame` has run to its end."""
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
     except SyntaxError:
@@ -210,7 +210,7 @@ class _Words(str):
 
 
 def would_wait(code: str, names: Namespace) -> list[str]:
-    """The names that wait for a collective and that `code` would evaluate: by calls or conditions, not arithmetic."""
+    """The names in `code` that wait for a collective; [] if `code` only does arithmetic, which evaluates nothing."""
     try:
         tree = ast.parse(code.strip())
     except SyntaxError:
@@ -223,7 +223,7 @@ def would_wait(code: str, names: Namespace) -> list[str]:
 
 
 class _Paths(ast.NodeVisitor):
-    """The names and dotted names that code uses, and whether it does more with them than MLX does lazily."""
+    """Collects the names and dotted names that code uses, and whether the code does more than MLX does lazily."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -262,7 +262,7 @@ def _refusal(names: list[str]) -> str:
 
 
 def _told(value: object) -> str:
-    """Describe a value that must not be printed."""
+    """Describe a value that must not be printed, since its arrays wait for a collective."""
     mx = sys.modules["mlx.core"]
     what = f"a {type(value).__name__} with arrays"
     if isinstance(value, mx.array):

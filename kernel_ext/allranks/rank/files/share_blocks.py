@@ -2,8 +2,8 @@
 
 Received content goes to parts in a separate folder (``.allranks-…``) on the destination's file system. The name of a
 part is a hash of the file's path, size and mtime at the source. So a share that was stopped continues where it was, and
-a file that has changed since then begins again. The content of an existing part is compared with the source by digests
-before it counts.
+a file that has changed since then is sent from its beginning. The content of an existing part is compared with the
+source by digests before it counts.
 
 Files that were put in place are recorded in the host's private state. A later share may replace them as long as they
 are unchanged.
@@ -66,7 +66,7 @@ from allranks.messages.requests.share_requests import IN_THE_WAY, LINK_LEADS_OUT
 from .share_link import BlockLink, BlockListener, FromNotebook, ReportedByOther, Stopped
 
 STREAMS = 4
-"""Number of connections to the previous host in the chain, so that blocks arrive while another block is written."""
+"""Number of connections to the sending host: blocks arrive on some while a block from another is written to disk."""
 AT_ONCE = 256
 """Maximum number of blocks of small files in one request."""
 TRIES = 2
@@ -90,13 +90,13 @@ class _Part(SharedFile):
     def __init__(self, key: bytes, number: int, path: bytes, entry: TreeEntry, *, compared: bool) -> None:
         super().__init__(key, number, path, entry.size, entry.mtime_ns)
         self.entry, self.compared = entry, compared
-        """With `compared`, `path` is an existing file that no share put there, or that was changed since.
+        """With `compared`, `path` is an existing file that no share put there, or that was changed afterwards.
 
         The share fails if the file differs from the source.
         """
         before = _stat(path)
         self.kept = before.st_size if before is not None else 0
-        """Bytes that exist already."""
+        """Bytes of the file that existed when the transfer began."""
 
     def block(self, block: int) -> tuple[bytes, bytes]:
         return self.noted(block), self.read(block)
@@ -113,7 +113,7 @@ class _Part(SharedFile):
         return block * BLOCK + self.size_of(block) <= self.kept
 
     def make(self) -> None:
-        """Create the file, or truncate an existing one to the source's size. Raises OSError."""
+        """Create the file, or truncate it if it is longer than the source's. Raises OSError."""
         descriptor = open_private(self.path, os.O_CREAT)
         try:
             os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, self.size))
@@ -121,7 +121,7 @@ class _Part(SharedFile):
             os.close(descriptor)
 
     def write(self, block: int, data: bytes | memoryview) -> None:
-        """Write a block. Raises OSError, also if the file is gone: a new file would lack the earlier blocks."""
+        """Write a block. Raises OSError, also if a file of several blocks is gone: a new file would lack blocks."""
         descriptor = open_private(self.path, os.O_CREAT if self.blocks == 1 else 0)
         try:
             write_all_at(descriptor, data, block * BLOCK)
@@ -194,7 +194,7 @@ class ShareOffer(RankShare):
     def of(cls, request: OfferShare, tree: SharedTree | None = None) -> tuple[ShareOffer, ShareOffered, bytes]:
         """The offer, its answer, and the manifest for the answer's buffer. Raises OSError.
 
-        `tree` comes from `find`; if it is None, the files are listed now.
+        `tree` is the tree that `Shares.find` found; if it is None, the files are listed now.
         """
         found, manifest = tree or listed(request.path)
         offer = cls(request.key, request.addresses)
@@ -281,7 +281,7 @@ class Acceptance(RankShare):
         answer.compared = sum(part.size for part in self.parts if part.compared)
         if answer.missing and not self.refused:
             self._aside.parent.mkdir(parents=True, exist_ok=True)
-            # Its name is predictable: another user could have created it, with links to our files as parts.
+            # The folder's name is predictable: another user could have created it, with links to our files as parts.
             make_private(self._aside)
             answer.identity, answer.taken = folder_identity(self._aside), not self._lock()
             answer.kept = 0 if answer.taken else self._forget_others()
@@ -321,7 +321,7 @@ class Acceptance(RankShare):
         return os.path.join(self.folder, entry.path.partition(b"/")[2]) if self._tree else self.folder
 
     def _lock(self) -> bool:
-        """Lock the folder of parts; False if another rank writes there: its unfinished parts could be put in place."""
+        """Lock the folder of parts; False if another rank writes to it: we could put its unfinished parts in place."""
         descriptor = open_private(self._aside / "lock", os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -453,8 +453,8 @@ class Acceptance(RankShare):
     def put_in_place(self) -> None:
         """Move the received files into place, and create links and folders.
 
-        Raises RuntimeError if parts are missing or a file may not be written, and OSError. Files that are already in
-        place are recorded even then.
+        Raises OSError, and RuntimeError if the share was stopped, parts are missing or a file may not be written. Files
+        that were put in place before the error are recorded even then.
         """
         with self._placing:
             if self._stop.is_set():
@@ -530,7 +530,7 @@ class Acceptance(RankShare):
         return "" if self._overwrite or self._is_as_put(entry, now) else NOT_PUT
 
     def _unfit(self, folder: bytes) -> str:
-        """Why nothing can be written in this folder, which may not exist yet; empty if it can."""
+        """Why files cannot be written to this folder, which may not exist yet; empty if they can."""
         inside = os.path.realpath(self.folder if self._tree else os.path.dirname(self.folder))
         if os.path.commonpath([inside, os.path.realpath(folder)]) != inside:
             return LINK_LEADS_OUT
@@ -539,7 +539,7 @@ class Acceptance(RankShare):
         return "" if os.path.isdir(folder) else IN_THE_WAY
 
     def _is_as_put(self, entry: TreeEntry, now: os.stat_result) -> bool:
-        """Whether a share put the file there and it is unchanged since."""
+        """Whether a share put the file in its place and nothing has changed the file since."""
         known = self._known.get(entry.path)
         return known is not None and (now.st_size, now.st_mtime_ns) == known[:2]
 

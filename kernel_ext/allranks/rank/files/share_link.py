@@ -1,7 +1,7 @@
 """The connections over which a host receives blocks of shared files from another host.
 
 Both ends first prove that they know the transfer's key (`machine.keyed_connections`). The content is not encrypted,
-like that of collectives; each block comes with its digest, which only the hosts of the transfer can make.
+like the data of collectives; each block comes with its digest, which only the hosts of the transfer can make.
 
     receiver   requests, each a kind, a file and a block; several at once for small files   (repeated)
     listener   for each request: WAIT every second until it has the block, then DATA or FAILED
@@ -32,7 +32,7 @@ AGAIN_AFTER = 0.5
 GIVES_UP_AFTER = 120.0
 """Seconds without a reply after which the other host, or its disk, counts as lost."""
 FIRST_WITHIN = 30.0
-"""The same before the first connection succeeds, which a firewall may prevent."""
+"""Replaces `GIVES_UP_AFTER`, in seconds, until a first connection succeeds, which a firewall may prevent."""
 LONGEST_TEXT = 2000
 """Maximum length, in bytes, of the reason for a failure."""
 
@@ -115,7 +115,7 @@ class BlockListener:
 
 
 class _Serving:
-    """A receiver's connection: its own thread reads blocks; meanwhile the listener's thread sends WAIT."""
+    """A receiver's connection: its own thread reads blocks from disk; meanwhile the listener's thread sends WAIT."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -134,7 +134,7 @@ class _Serving:
                 self._since = None
 
     def send(self, data: bytes) -> None:
-        """Raises OSError."""
+        """Send the data. Raises OSError."""
         send(self.connection, data)
 
     def fail(self, why: str) -> None:
@@ -143,7 +143,7 @@ class _Serving:
         self.send(_REPLY.pack(FAILED, len(text)) + text)
 
     def report_reading(self) -> None:
-        """Send WAIT while a slow disk reads; after `GIVES_UP_AFTER`, send FAILED and end the connection."""
+        """Send WAIT while a block is read from a slow disk; after `GIVES_UP_AFTER`, send FAILED and disconnect."""
         with self._sends, suppress(OSError):
             if self._since is None or (seconds := time.monotonic() - self._since) < SAYS_WAIT_EVERY:
                 return
@@ -244,7 +244,7 @@ class FromNotebook:
         self.host = host
         self._changed = threading.Condition()
         self._wanted = dict[WantedBlock, bool]()
-        """For each wanted block, whether the notebook was informed."""
+        """For each wanted block, whether the notebook has been informed that it is wanted."""
         self._given = dict[WantedBlock, tuple[bytes, bytes]]()
         self._failed = ""
         self._closed = False
@@ -262,7 +262,10 @@ class FromNotebook:
             return [self._given.pop(each) for each in wanted]
 
     def give(self, given: Mapping[WantedBlock, tuple[bytes, bytes]], failed: str, *, again: bool) -> list[WantedBlock]:
-        """Store blocks from the notebook; return wanted blocks not yet returned, or with `again` all wanted blocks."""
+        """Store blocks from the notebook, or why it `failed`; return wanted blocks that were not returned before.
+
+        With `again`, return all wanted blocks. Waits up to `SAYS_WAIT_EVERY` seconds until a block is wanted.
+        """
         with self._changed:
             self._failed = self._failed or failed
             for wanted in given.keys() & self._wanted.keys():

@@ -1,6 +1,6 @@
 """The names by which cells find shared files: one link for each name, in this user's private state on the host.
 
-So all ranks of a host find them, including ranks that start later and ranks of the next cluster.
+So all ranks of a host find the files, including ranks that start later and ranks of the next cluster.
 """
 
 from __future__ import annotations

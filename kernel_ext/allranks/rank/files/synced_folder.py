@@ -246,7 +246,7 @@ def _removed(parents: _Parents, path: bytes, known: Sequence[Sent], overwrite: b
 
 
 def _remove_compiled(source: bytes) -> None:
-    """Remove the source's ``.pyc`` files: they would keep its folder, which Python imports as a namespace package."""
+    """Remove the source's ``.pyc`` files: with them, its folder would stay and be imported as a namespace package."""
     folder, name = os.path.split(source)
     stem, extension = os.path.splitext(name)
     if extension != b".py":
@@ -290,7 +290,7 @@ def _incoming(folder: str, transfer: str) -> Path:
 
 
 def _forget(incoming: Path, named: str) -> None:
-    """Remove old transfers; if `named` is not empty, also remove transfers whose names begin with it."""
+    """Remove old transfers; if `named` is not empty, also remove transfers whose names begin with `named`."""
     for each in incoming.iterdir():
         with suppress(OSError):  # another host that shares the folder may do the same
             if (named and each.name.startswith(named)) or time.time() - each.stat().st_mtime > FORGOTTEN_AFTER:

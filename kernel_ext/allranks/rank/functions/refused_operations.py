@@ -1,7 +1,7 @@
-"""Refuses operations that the world's backend lacks when they are called, before MLX hangs or ends the process.
+"""Refuses calls of operations that the world's backend lacks, before MLX hangs or ends the process.
 
-MLX finds out only when the call is evaluated, deep inside ``mx.eval``. For a ring's ``send`` to a rank that is not
-a neighbour, that happens in a thread of MLX's own, where the exception ends the process (0.32.4).
+MLX itself notices the lack only when the call is evaluated, deep inside ``mx.eval``. For a ring's ``send`` to a rank
+that is not a neighbour, that happens in a thread of MLX's own, where the exception ends the process (0.32.4).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Check = Callable[[Args, Mapping[str, Any]], None]
 PEER = {"send": ("dst", 1), "recv": ("src", 2), "recv_like": ("src", 1)}
-"""The argument by which each operation names the other rank: keyword and position."""
+"""By operation, the argument that names the other rank: its keyword and its position."""
 REDUCTIONS = ("all_sum", "all_max", "all_min")
 COLLECTIVES = (*REDUCTIONS, "all_gather")
 """The collectives that every backend has."""
@@ -31,7 +31,7 @@ COLLECTIVES = (*REDUCTIONS, "all_gather")
 class RefusedOperations:
     """The refusals of the current world; `checks` has a check for each operation that may be refused.
 
-    A check takes the arguments of the call and raises NotImplementedError, which is a RuntimeError like MLX's own.
+    A check takes a call's arguments. For a call to refuse, it raises NotImplementedError: a RuntimeError, as in MLX.
     """
 
     def __init__(self, changed: Callable[[], object] = lambda: None) -> None:
@@ -70,9 +70,9 @@ class RefusedOperations:
             self.checks["split"] = functools.partial(self._check, "split")
 
     def install(self, mx: ModuleType) -> None:
-        """Have ``Group.split`` checked as well; harmless the second time.
+        """Have failing calls of ``Group.split`` checked as well. A second `install` has no effect.
 
-        The user cannot be given a subclass, since MLX makes groups itself; but the class accepts another method.
+        A subclass would not be used, since MLX itself makes the groups, but a method of the class can be replaced.
         """
         group: Any = getattr(mx.distributed, "Group", None)
         if group is None or is_replaced(group.split):
@@ -84,10 +84,11 @@ class RefusedOperations:
             try:
                 try:
                     return split(*args, **kwargs)
-                except RuntimeError:
-                    if "split" not in checks:
-                        raise
-                checks["split"](args, {"group": args[0]})
+                except RuntimeError as error:
+                    failed = error
+                if "split" in checks:  # outside of the handler, so that its error stands alone
+                    checks["split"](args, {"group": args[0]})
+                raise failed
             except BaseException as error:
                 leave_out_our_frames(error)
                 raise

@@ -72,7 +72,7 @@ def replaced(original: object, call: Callable[..., object], made: Made | None = 
 
 
 def is_replaced(function: object) -> bool:
-    """Whether this is a replacement."""
+    """Whether the function is a replacement."""
     return type(type(function)) is _Kind
 
 
@@ -82,7 +82,7 @@ def original(function: object) -> Any:
 
 
 def leave_out_our_frames(error: BaseException) -> None:
-    """Let the traceback begin below our frames; for an ``except`` that ends with a bare ``raise``, which adds none."""
+    """Let the traceback begin below our frames; for an ``except`` that ends with ``raise``, which adds no frame."""
     at = error.__traceback__
     while at is not None and str(at.tb_frame.f_globals.get("__name__")).startswith("allranks."):
         at = at.tb_next

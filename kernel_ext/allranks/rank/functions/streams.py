@@ -4,7 +4,7 @@ MLX runs streams concurrently, and matches the collectives of ranks by their ord
 are in flight, one stream may go first on one rank and the other stream on the next, and the sums are wrong. This
 happens after a generation with mlx-lm on the CPU, which leaves a step in flight on a stream of its own: half of the
 collectives that came next were wrong (mlx 0.32.4, mlx-lm 0.32.2; under mlx.launch too). So before a collective is
-called on another stream, the previous stream is waited for.
+called on another stream, allranks waits for the previous stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ MAKERS = ("new_stream", "new_thread_local_stream", "new_thread_unsafe_stream")
 
 
 class StreamTurns:
-    """The stream whose turn it is. `several` is False until a second stream is made: each lookup costs 0.2 us."""
+    """The stream whose turn it is.
+
+    `several` is False until a second stream is made. Until then, calls skip the lookup of their stream (0.2 us).
+    """
 
     def __init__(self, noticed: Callable[[], None]) -> None:
         self.several = False
@@ -30,7 +33,7 @@ class StreamTurns:
         self.stream: Stream | None = None
 
     def install(self, mx: ModuleType) -> None:
-        """Notice when streams are made; harmless the second time."""
+        """Notice when streams are made. A second call has no effect."""
         for name in MAKERS:
             make = getattr(mx, name, None)
             if make is not None and not is_replaced(make):
@@ -51,9 +54,9 @@ class StreamTurns:
         return call
 
     def take(self, mx: ModuleType, asked_for: Stream | ThreadLocalStream | Device | None, *, wait: bool) -> None:
-        """Give the turn to the stream on which a collective is about to be called; `wait` for the previous one first.
+        """Give the turn to the stream on which a collective is about to be called.
 
-        `asked_for` is a stream, a device, or None for the default.
+        With `wait`, waits for the previous stream first. `asked_for` is a stream, a device, or None for the default.
         """
         before, self.stream = self.stream, _stream(mx, asked_for)
         if wait and before is not None and before != self.stream:

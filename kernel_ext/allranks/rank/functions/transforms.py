@@ -28,11 +28,11 @@ class Tracing:
     def __init__(self) -> None:
         self.depth = 0
         self.closed = 0
-        """How many of these calls are closed."""
+        """How many of the counted calls are calls of closed transformations."""
         self.unchained = False
-        """Whether these calls have called collectives that could not be chained (see `ordered_chain`)."""
+        """Whether code in the counted calls has called collectives that could not be chained (see `ordered_chain`)."""
         self.finish: Callable[[object], None] = lambda result: None
-        """Called with the `result` of the outermost call if `unchained`."""
+        """Called with the `result` of the outermost counted call if `unchained`."""
 
     def call(
         self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], closed: bool
@@ -54,7 +54,7 @@ class Tracing:
 
 
 TRACING = Tracing()
-"""The state of this process."""
+"""The counts of this process."""
 
 
 def inside() -> bool:
@@ -63,7 +63,7 @@ def inside() -> bool:
 
 
 def install(mx: ModuleType) -> None:
-    """Replace the transformations; harmless the second time."""
+    """Replace MLX's transformations. A second call has no effect."""
     for name in (*NAMES, *DIRECT):
         transform = getattr(mx, name, None)
         if transform is not None and not is_replaced(transform):

@@ -14,7 +14,10 @@ _JUPYTER = frozenset({"IPython", "allranks", "ipykernel", "ipyparallel", "jupyte
 
 
 class Tasks:
-    """The tasks of the main thread's event loop, which may block that thread in a collective. Used in any thread."""
+    """The asyncio tasks of the main thread's event loop. A task may block the thread in a collective.
+
+    Used in any thread.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""``check=strict``: no rank enters a collective before all ranks have announced the same one."""
+"""``check=strict``: no rank enters a collective before all ranks have announced the same collective."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Barrier:
         self.closed = False
 
     def enter(self, record: Record) -> None:
-        """Announce a collective and wait. Raises RuntimeError if the ranks disagree or this rank is unblocked."""
+        """Announce a collective, and wait for `open`. Raises RuntimeError if `open` is called with a refusal."""
         __tracebackhide__ = True
         self._opened.clear()
         self._refusal, self.closed = None, True
@@ -37,8 +37,8 @@ class Barrier:
     def open(self, refusal: str | None) -> None:
         """Let the main thread go on, or make it raise RuntimeError with `refusal`.
 
-        If it raises, the ledger forgets the collective: other ranks are made to enter collectives that they missed, and
-        would enter this one alone.
+        If there is a `refusal`, the ledger forgets the collective. Otherwise, other ranks could later be made to enter
+        it as a collective that they missed, and this rank would not take part.
         """
         self._refusal = refusal
         if refusal is not None and self.closed:

@@ -11,7 +11,7 @@ from allranks.rank.collectives.aborted import Aborted, CollectiveAborted
 
 
 class MainThreadInterrupt:
-    """Decides what SIGINT does. The main thread enters `allowed` and handles signals; other threads set the rest."""
+    """Decides what SIGINT does. The main thread handles the signals; other threads call `stop` and set `unblocked`."""
 
     def __init__(self, aborted: Aborted) -> None:
         self._aborted = aborted
@@ -26,7 +26,7 @@ class MainThreadInterrupt:
         self._handler: Callable[[int, FrameType | None], None] | None = None
 
     def listen(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        """Let SIGINT call `handler` from now on; each cell sets it again as it begins. Called in the main thread."""
+        """Let SIGINT call `handler` from now on; each cell sets the handler again. Called in the main thread."""
         self._handler = handler
         self._listen()
 

@@ -1,4 +1,4 @@
-"""The main thread, as other threads see it: where it is, and how to call a function in it or interrupt it."""
+"""The main thread, for other threads: its innermost frame, calling a function in it, and interrupting it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MainThread:
         return threading.current_thread() is self._thread
 
     def frame(self) -> FrameType | None:
-        """The innermost frame."""
+        """The innermost frame of the main thread; None if the thread has ended."""
         return sys._current_frames().get(self._thread.ident or 0)
 
     def interrupt(self) -> None:

@@ -17,7 +17,7 @@ from .main_thread_calls import MainThread
 
 
 class RunningCell:
-    """Written by the main thread as cells begin and end (`cell.recorder`); the agent's thread reads it."""
+    """The main thread updates this object as cells begin and end (`cell.recorder`); the agent's thread reads it."""
 
     def __init__(self, main: MainThread, ledger: Ledger, user_ns: Namespace, tasks: Tasks) -> None:
         self._main, self._ledger, self._user_ns, self._tasks = main, ledger, user_ns, tasks
@@ -27,18 +27,19 @@ class RunningCell:
         """Number of the newest collective in which this cell cannot be waiting."""
         self.interrupt = MainThreadInterrupt(ledger.aborted)
         self.file: str | None = None
-        """The file to which the cell's line numbers refer: its own, or that of the function that it was sent to call.
+        """The file to which the cell's line numbers refer: the cell's own, or the file of a function that it calls.
 
-        `place` names that function's file in messages; it is empty for the cell's own.
+        The notebook sends such a function with the cell (`cell.called_functions`). `place` names the function's file in
+        messages, and is empty for the cell's own file.
         """
         self.place = ""
         self._namespace = user_ns
         """The globals by which frames of the user's code are recognised."""
         self._earlier_tasks = WeakSet[Task]()
-        """The asyncio tasks of earlier cells that were pending when this one began."""
+        """The asyncio tasks of earlier cells that were pending when this cell began."""
 
     def enter(self, file: str | None, place: str = "", namespace: Namespace | None = None) -> None:
-        """Set the code that runs from here on: the cell's own, or a called function with its own globals."""
+        """Set which code runs from here on: the cell's own, or a called function, whose globals are `namespace`."""
         self.file, self.place = file, place
         self._namespace = self._ledger.user_ns = self._user_ns if namespace is None else namespace
 
@@ -78,22 +79,22 @@ class RunningCell:
         return found.f_lineno, linecache.getline(found.f_code.co_filename, found.f_lineno).strip()[:80]
 
     def collective(self, record: Record) -> LedgerEntry:
-        """A record as a ledger entry to send; its line is included only if that is a line of the running cell."""
+        """Return the record as a ledger entry to send, with its line only if that is a line of `file`."""
         return record.entry(record.line if record.file == self.file else None)
 
     def current_collective(self) -> LedgerEntry | None:
-        """The newest collective that the running cell, or a task of an earlier one, can be waiting in."""
+        """The newest collective, if the running cell or an asyncio task of an earlier cell can be waiting in it."""
         record = self._ledger.last()
         return self.collective(record) if record is not None and self.may_wait_in(record) else None
 
     def may_wait_in(self, record: Record) -> bool:
-        """Whether the running cell, or a task of an earlier one, can be waiting in this collective."""
+        """Whether the running cell, or an asyncio task of an earlier cell, can be waiting in this collective."""
         return record.seq > max(self.waits_since, self._ledger.order.settled)
 
     def in_task(self) -> bool:
-        """Whether the main thread runs a task of an earlier cell, if it runs any of the user's code."""
+        """Whether the main thread runs an asyncio task of an earlier cell, if it runs any code of the user."""
         return not self.running or self._tasks.runs_one_of(self._earlier_tasks)
 
     def left_tasks(self) -> bool:
-        """Whether the cell is over, and the user's tasks are still pending."""
+        """Whether the cell is over, and asyncio tasks of the user's code are still pending."""
         return not self.running and bool(self._tasks.pending())

@@ -1,4 +1,4 @@
-"""The steps of a loop on a rank, between which the main thread answers questions of the notebook."""
+"""The steps of a loop on a rank, between which the main thread answers questions from the notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Steps:
         self._asked = deque[Callable[[], None]]()
         """Functions that the main thread is to call between two steps, or else once it is idle."""
         self._last_cell = 0
-        """The last cell that has ended a step."""
+        """Number of the last cell that ended a step."""
 
     @property
     def in_cell(self) -> bool:
@@ -35,7 +35,10 @@ class Steps:
         self._main.call(self._answer)
 
     def end(self) -> None:
-        """Note the end of a step of the user's code; in the main thread, answer questions. Called in any thread."""
+        """Note the end of a step, and answer questions. Called in any thread.
+
+        Does nothing outside the main thread, or in a function that MLX traces.
+        """
         if self._last_cell == self._cell.number and not self._asked:
             return
         if self._main.is_current() and not transforms.inside():

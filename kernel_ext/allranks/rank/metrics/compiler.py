@@ -19,7 +19,7 @@ _COMPILER = re.compile(r"(.*-)?(g\+\+|gcc|clang\+\+|clang|c\+\+|cc|nvcc)(-[\d.]+
 
 
 class CompilerWatch:
-    """Called for each report; lists the children once a second, but only while the main thread does not move."""
+    """Called for each report; lists child processes once a second while the main thread stays at one location."""
 
     def __init__(self) -> None:
         self._place: object = None
@@ -27,7 +27,7 @@ class CompilerWatch:
         self._found: psutil.Process | None = None
 
     def look(self, place: object, now: float) -> Compiler | None:
-        """The compiler that was found running, if the main thread is still at `place` (None: no cell runs)."""
+        """The compiler found while the main thread stays at `place` (None: no cell runs); None if none was found."""
         if place is None or place != self._place:
             self._place, self._since, self._found = place, now, None
         elif now - self._since >= STANDS_FOR and now - self._looked_at >= LOOK_EVERY:

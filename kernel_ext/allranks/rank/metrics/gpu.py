@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
+from xml.parsers.expat import ExpatError
 
 from allranks.messages.events import Gpu
 
@@ -31,7 +32,10 @@ class GpuMeter:
         self._ask: Asks | None = None
 
     def read(self, *, tells_of_host: bool) -> Gpu | None:
-        """The GPU now; None if there is none. Ranks of a Mac share one, so only one rank reads it (`tells_of_host`)."""
+        """The reading now; None before mlx is imported or if MLX uses no GPU.
+
+        The ranks of a Mac share one GPU, so only the rank with `tells_of_host` reads it; the others get None.
+        """
         if self._ask is None:
             mx: Any = sys.modules.get("mlx.core")
             if not hasattr(mx, "device_info"):  # the main thread may be importing it
@@ -51,7 +55,7 @@ def _asks(mx: ModuleType) -> Asks:
 
 
 class NvidiaGpu:
-    """An NVIDIA GPU. A figure is None if the driver does not report it, or without NVML."""
+    """An NVIDIA GPU. A figure is None if NVML does not report it; the total memory then comes from MLX."""
 
     def __init__(self, name: str, uuid: str, memory: int | None) -> None:
         self._known = Gpu(uuid, name, memory=memory)
@@ -93,24 +97,24 @@ class NvidiaGpu:
 
 
 class AppleGpu:
-    """The GPU of a Mac with Apple silicon, which shares the host's memory; macOS reports power only to root."""
+    """The GPU of a Mac with Apple silicon. It shares the host's memory; macOS reports its power only to root."""
 
     def __init__(self, name: str, memory: int) -> None:
         self._told = Gpu("", name, memory=memory)
         self._asked_at = -IOREG_EVERY
 
     def __call__(self) -> Gpu:
-        """Ask macOS if the last reading is `IOREG_EVERY` old; return the newest reading."""
+        """Take a new reading if the last one is at least `IOREG_EVERY` seconds old; return the newest."""
         if time.monotonic() - self._asked_at >= IOREG_EVERY:
             self._asked_at = time.monotonic()
-            with suppress(OSError, subprocess.SubprocessError, ValueError, plistlib.InvalidFileException):
+            with suppress(OSError, subprocess.SubprocessError, ValueError, ExpatError):  # cut-off XML, too
                 listed = subprocess.run(IOREG, capture_output=True, timeout=IOREG_WITHIN, check=False).stdout
                 self._told = _with_statistics(self._told, listed)
         return self._told
 
 
 def _with_statistics(gpu: Gpu, listed: bytes) -> Gpu:
-    """`gpu` with the figures that ``ioreg`` lists for the first accelerator. Raises ValueError for invalid XML."""
+    """`gpu` with the figures that ``ioreg`` lists for the first accelerator. Raises ValueError and ExpatError."""
     accelerators = plistlib.loads(listed)
     found: dict[str, Any] = accelerators[0].get("PerformanceStatistics", {}) if accelerators else {}
     busy, used = found.get("Device Utilization %"), found.get("In use system memory")

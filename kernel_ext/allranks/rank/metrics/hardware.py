@@ -48,8 +48,8 @@ class Hardware:
     def memory(self) -> tuple[int, int]:
         """Bytes of memory that programs can use in total, and bytes in use.
 
-        The figures are those of the control group with the least memory left, as in a container or a scheduler's job,
-        or of the host if that has less.
+        The figures are those of the control group that has the least memory left (in a container or a scheduler's job,
+        for example), or of the host if no group has less left than the host.
         """
         host = psutil.virtual_memory()
         total, left = host.total, host.available
@@ -61,7 +61,7 @@ class Hardware:
         return total, total - left
 
     def read(self) -> dict[str, Any]:
-        """Bytes a second swapped in and out since the last reading, throttling, and the highest temperature in °C."""
+        """Bytes a second swapped since the last call, whether a processor was throttled, highest temperature in °C."""
         now, swapped = time.monotonic(), _swapped()
         seconds = max(now - self._at, 1e-9)
         if now - self._slow_at >= SLOW_EVERY:
@@ -92,7 +92,7 @@ class Hardware:
 
 
 def _groups(membership: str) -> Iterator[_Group]:
-    """Control groups that limit this process's memory: its own and its ancestors, from ``/proc/self/cgroup``."""
+    """Control groups that limit this process's memory: its own group and that group's ancestors."""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "memory":
@@ -123,7 +123,7 @@ def _inactive(group: _Group) -> int:
 
 
 def _swapped() -> int | None:
-    """Bytes swapped in and out since the host started; on macOS, bytes in the swap files now."""
+    """Bytes swapped in and out since the host started; on macOS, bytes in the swap files now. None if unknown."""
     with suppress(OSError, RuntimeError):
         swap = psutil.swap_memory()
         # On macOS, psutil also counts pages read from ordinary files as swapped in.

@@ -1,7 +1,7 @@
 """Traffic of each link, read from the ring's own sockets, without touching or slowing the user's code.
 
-Linux: ``TCP_INFO`` (``struct tcp_info`` of ``linux/tcp.h``; the counters of bytes came with 4.1). macOS:
-``TCP_CONNECTION_INFO`` (``struct tcp_connection_info`` of ``netinet/tcp.h``); written from the header, not run there.
+Linux: ``TCP_INFO`` (``struct tcp_info`` of ``linux/tcp.h``; the counters of bytes came with Linux 4.1). macOS:
+``TCP_CONNECTION_INFO`` (``struct tcp_connection_info`` of ``netinet/tcp.h``); written from the header, not yet run.
 Shared memory (MPI on one host) and RDMA are not counted: such links stay unknown.
 """
 
@@ -25,7 +25,7 @@ from .thread_times import time_used
 _TCP_INFO = 11
 _TCP_CONNECTION_INFO = 0x106
 ASLEEP_AFTER = 3.0
-"""If two readings are this many seconds apart, the process or its machine was suspended in between."""
+"""If two readings are more than this many seconds apart, the process or its machine was suspended in between."""
 
 
 class SocketReading(NamedTuple):
@@ -34,7 +34,7 @@ class SocketReading(NamedTuple):
     sent: int
     """Bytes that the peer has acknowledged; on macOS, bytes sent."""
     rtt: float
-    """Seconds."""
+    """The smoothed round-trip time, in seconds."""
     retransmits: int
     """Segments sent again."""
     queued: int
@@ -63,7 +63,7 @@ class LinkStats:
         """Find the sockets of a new ring among `descriptors`, by their ports.
 
         `mine` are this rank's listening ports, to which the left neighbour connects. `neighbours` maps each neighbour
-        to its ports; if there are two, the left one is first. `threads` are the ring's threads.
+        to its ports; if there are two neighbours, the left one comes first. `threads` are the ring's threads.
         """
         sockets: dict[int, list[int]] = {peer: [] for peer in neighbours}
         left = next(iter(neighbours), None)

@@ -149,9 +149,9 @@ class Log:
             self._left[name] = self._left.get(name, 0) + 1
 
     def _settle(self, *, over: bool = False) -> None:
-        """Log the held values that the code has evaluated; if the cell is `over`, all that wait for no collective."""
+        """Log held values that the code has evaluated; if the cell is `over`, all that do not wait for a collective."""
         held, self._held = self._held, []
-        if self._broken():  # values evaluated since then are invalid
+        if self._broken():  # values that were evaluated after the abort are invalid
             return
         arrays = [array for *_, array in held]
         # `waiting` may draw the graph, which takes too long for each call.
@@ -175,7 +175,7 @@ class Log:
             self._lifeline.wake()
 
     def end_cell(self) -> str:
-        """Finish a cell, in the main thread; return a message about values that were never computed, else empty."""
+        """Finish a cell, in the main thread; return a message about values that were not logged, else empty."""
         self._next_step, self._of = 0.0, None  # all ranks start the next cell at step 0
         self._settle(over=True)
         for _step, _at, name, _array in self._held:
@@ -193,11 +193,11 @@ class Log:
         )
 
     def forget_told(self) -> None:
-        """Send all kept calls again, since a notebook has connected."""
+        """Let `tick` send all kept calls again, since a notebook has connected."""
         self._told = 0
 
     def tick(self, now: float) -> float:
-        """Send calls that are due, in the agent's thread; return the seconds until the next message may be due."""
+        """Send calls that are due, in the agent's thread; return the seconds until the next message, or infinity."""
         if self._told == self._count or not self._lifeline.connected:
             return float("inf")
         due = self._told_at + EVERY

@@ -27,7 +27,7 @@ class MeterReading:
 
     memory: Memory
     cpu: float
-    """Share of one core."""
+    """CPU time since the last reading, as a share of one core."""
     effective: float
     """Bytes a second that collectives were asked to move."""
     ops: tuple[OpTotals, ...]
@@ -68,9 +68,8 @@ class Meters:
     def machine(self) -> Machine:
         """The host: model, chip, cores, memory in bytes, load as a share of all cores, swapping, temperature, traffic.
 
-        Load, swapping and traffic refer to the time since the last call.
-
-        Memory and load are rounded, so that the reports of an idle host stay equal.
+        Load, swapping and traffic refer to the time since the last call. The used memory and the load are rounded, so
+        that the reports of an idle host stay equal.
         """
         if not self._machine:
             self._machine = {**model(), "cores": psutil.cpu_count()}
@@ -108,7 +107,7 @@ class Meters:
         return Memory(self._process.memory_info().rss, *(getattr(mx, name)() if imported else None for name in asked))
 
     def cpu(self) -> float:
-        """Share of one core used since the last call."""
+        """CPU time of this process since the last call, as a share of one core."""
         used, now = self._cpu_seconds(), time.monotonic()
         share = (used - self._cpu) / max(now - self._at, 1e-9)
         self._cpu, self._at = used, now
@@ -121,8 +120,8 @@ class Meters:
     def main_thread_asleep(self) -> bool | None:
         """Whether the main thread waits on a lock, as it does inside a collective; None if that cannot be determined.
 
-        Linux shows which system call a thread is in: futex for a lock, another for ``time.sleep`` or a read. Hardened
-        kernels may hide the file; then only the thread's state is read. macOS has no such files.
+        Linux shows in ``/proc`` which system call a thread is in: futex for a lock, another for ``time.sleep`` or a
+        read. Hardened kernels may hide the system call; then only the thread's state is read. macOS has no ``/proc``.
         """
         # The main thread's id equals the process's; threading's native_id is still the parent's after a fork (3.11).
         task = f"/proc/self/task/{os.getpid()}"
@@ -156,4 +155,4 @@ _ARM = os.uname().machine == "aarch64"
 _FUTEX = "98" if _ARM else "202"
 _CLOCK_NANOSLEEP = "115" if _ARM else "230"
 _CUDA_WAITS = frozenset({"running", *(("73", "124", "101", "29") if _ARM else ("7", "271", "24", "35", "16"))})
-"""Spinning, or in ppoll (also poll on x86-64), sched_yield, nanosleep or ioctl."""
+"""``running`` (spinning), and the numbers of ppoll (on x86-64 also poll), sched_yield, nanosleep and ioctl."""

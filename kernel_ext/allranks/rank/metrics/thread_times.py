@@ -1,6 +1,6 @@
 """CPU time of this process's threads: a ring's threads spin while a transfer is pending, and sleep otherwise.
 
-Linux: ``/proc``. macOS: ``libproc``; written from ``sys/proc_info.h``, not run there.
+Linux: ``/proc``. macOS: ``libproc``; written from ``sys/proc_info.h``, not yet run on macOS.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def threads() -> set[int]:
 
 
 def time_used(those: Collection[int]) -> int | None:
-    """Total CPU time of those threads that can be read, in the system's own unit; None if none can be read."""
+    """Total CPU time of the readable threads among `those`, in the system's own unit; None if no thread can be read."""
     used = [one for one in map(_time_of, those) if one is not None]
     return sum(used) if used else None
 

@@ -1,6 +1,6 @@
 """Time one operation at one size, in all ranks that take part: check the values, warm up, then time each call.
 
-It needs only a joined MLX world, so the same loop also runs in ranks started from a shell (`benchmarks.busbw`).
+`measure` needs only a joined MLX world, so the same loop also runs in ranks started from a shell (`benchmarks.busbw`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def measure(op: str, nbytes: int, seconds: float, link: tuple[int, int] | None =
     """Seconds of each timed call, as a float64 array; together they take about `seconds`.
 
     Every rank of the world calls `measure` with the same arguments, and each call passes `usable_bytes` of float32 to
-    `op`. With a `link` (source, target) only these two ranks call it: `nbytes` travel there and back, and a time is
-    half of the round trip. One rank decides the number of calls for all. Raises RuntimeError on all ranks if a result
-    is wrong on any.
+    `op`. With a `link` (source, target) only these two ranks call `measure`: `nbytes` travel there and back, and a time
+    is half of the round trip. One rank decides the number of calls for all. Raises RuntimeError on all ranks if a
+    result is wrong on any.
     """
     taking: _Taking = _Link(nbytes, *link) if link is not None else _Collective(op, nbytes)
     try:

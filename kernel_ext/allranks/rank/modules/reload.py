@@ -1,12 +1,12 @@
 """Reloads the modules of the working folder whose source has changed, on all ranks or on none.
 
-It takes two phases. `Reloader.prepare` executes the changed modules and can still put everything back.
-`Reloader.decide` commits or undoes that, once the head knows whether every rank could prepare. As with
+A reload takes two phases. `Reloader.prepare` executes the changed modules, and can still put everything back.
+`Reloader.decide` commits or undoes the reload, once the head knows whether every rank could prepare it. As with
 `importlib.reload`, a module stays the same object, variables at module level get the values of the new code, and names
 that the new code does not define stay. Modules that did not change are not executed again: a function or class that
 they imported from a changed module is updated, a constant stays as it was.
 
-What the commit does to functions, classes and instances is in `update`.
+See `update` for what the commit does to functions, classes and instances.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Reloader:
         self._pending: _Reload | None = None
         self._older = Older()
         # A module may be edited between its import and the end of the cell. So the import system itself tells which
-        # version it read: it asks for the stat of a source before it reads it, whether or not it writes bytecode.
+        # version it read: it asks for a source's stat before it reads the source, whether or not it writes bytecode.
         # Comparing times of modification with the clock would fail where the clock of a file server differs.
         SourceFileLoader.path_stats = _record_and_stat  # type: ignore[assignment,method-assign]
 
@@ -138,7 +138,7 @@ class Reloader:
         """Execute the modules that have changed, pending `decide`; SIGINT takes effect only in `interruptible`.
 
         An earlier reload whose decision was lost is committed first if its number is at most `committed`, else undone.
-        If a module raises, everything is put back, and the module counts as changed until it succeeds. A
+        If a module raises, everything is put back, and the module counts as changed until it can be executed. A
         KeyboardInterrupt is then raised again; other errors are described in the result.
         """
         if self._pending is not None:
@@ -162,7 +162,7 @@ class Reloader:
     def _take_back(self) -> None:
         """Reuse removed modules whose files are back, as after `git checkout` of another branch.
 
-        Otherwise, the classes of their instances could no longer be imported.
+        Otherwise, existing instances would have classes that can no longer be imported.
         """
         for name, source in list(self._dropped.items()):
             if name in sys.modules:  # imported again since
@@ -173,7 +173,7 @@ class Reloader:
                 del self._dropped[name]
 
     def _is_orphan(self, name: str) -> bool:
-        """Whether the module's package is not loaded: its import failed, and the next must import the module again."""
+        """Whether the module's package exists but is not loaded: importing it must then import the module again."""
         package = name.rpartition(".")[0]
         if not package or package in sys.modules:
             return False
@@ -183,7 +183,7 @@ class Reloader:
             return False
 
     def _compared(self) -> tuple[dict[str, _Source], list[str]]:
-        """The modules that have changed, and the names of modules whose files are gone."""
+        """The modules whose files have changed, by name, and the names of modules whose files are gone."""
         for name in [name for name in self._sources if self._is_orphan(name)]:
             _drop(name, self._sources.pop(name).module)
         stats: dict[str, Stat | None] = {}
@@ -268,7 +268,7 @@ class _Folder:
         return origin if self.has(origin) else None
 
     def describe(self, error: BaseException, failed: str) -> str:
-        """One line about what a module raised; `failed` is its file, for errors without a frame in the folder."""
+        """One line about a module's error; `failed` is the module's file, for errors without a frame in the folder."""
         file, line = failed, 0
         if isinstance(error, SyntaxError) and error.filename and self.has(error.filename):
             file, line = error.filename, error.lineno or 0
@@ -300,7 +300,7 @@ class _Reload:
         self.failed = ""
         """The first file whose execution raised."""
         self.stats: dict[str, Stat] = {}
-        """The state of each file before it was read."""
+        """The stat of each file, taken before the file was read."""
         modules = {id(source.module): source.module for source in changed.values()}
         self.snapshots = [(module, dict(module.__dict__)) for module in modules.values()]
         self._attributes = list(self._parents())
@@ -405,7 +405,7 @@ class _Reload:
 
 
 def _keeping(children: dict[str, ModuleType]) -> type[ModuleType]:
-    """A type for a package in which these submodules are not set as attributes."""
+    """A type for a package that ignores attempts to set these submodules as its attributes."""
 
     def set_attribute(package: ModuleType, name: str, value: object) -> None:
         if children.get(name, _MISSING) is not value:
@@ -434,7 +434,7 @@ class _Loader:
         self._spec: Any = source.module.__spec__
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._spec.loader, name)  # what the module asks its loader for
+        return getattr(self._spec.loader, name)  # for a module that uses its loader, for example to read data files
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._source.module
@@ -444,7 +444,7 @@ class _Loader:
         try:
             self._reload.stats[path] = _stat(path)
             if hasattr(loader, "source_to_code") and hasattr(loader, "get_data"):
-                # Not `get_code`: bytecode in the cache counts as valid for another source of the same size and second.
+                # Not `get_code`: cached bytecode counts as valid for a changed source with equal size and equal second.
                 exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)
             else:
                 loader.exec_module(module)
@@ -472,7 +472,7 @@ class _AliasLoader:
 
 
 def _drop(name: str, module: ModuleType) -> None:
-    """Forget a module whose file is gone."""
+    """Remove a module from ``sys.modules`` and from its package."""
     if sys.modules.get(name) is module:
         del sys.modules[name]
     package, _, child = name.rpartition(".")

@@ -2,16 +2,16 @@
 
 - an old function gets the code of the new one;
 - instances, and subclasses defined elsewhere, get the new class;
-- an old class makes instances of the new one, and has its methods;
+- an old class makes instances of the new class, and has the methods of the new class;
 - names in the notebook and in modules of the folder get the new object.
 
 Of IPython's autoreload (8.18 to 9.18), only `update_function` is used. `update_class` would do most of the rest, but:
 
 - `update_function` raises ValueError where the free variables differ, as when a method begins to call `super()`, and
   `update_class` then stops halfway;
-- a static method that is new in the class becomes an ordinary method of the old one;
+- a static method that is new in the class becomes an ordinary method of the old class;
 - the old class gets the slots of the new one, which instances of the old class cannot use;
-- the first instance whose layout does not fit ends the update of all others;
+- the first instance whose layout does not fit ends the update of all other instances;
 - each class costs a walk over all objects of the process.
 """
 
@@ -33,14 +33,14 @@ from allranks.messages.value_types import Namespace
 class Older:
     """Functions and classes that reloads have replaced, while something still refers to them.
 
-    A callback that was registered before the first edit is to use the code of the third, too.
+    A callback that was registered before the first edit must use the code of the third edit, too.
     """
 
     def __init__(self) -> None:
         self._references: dict[str, list[weakref.ref[Any]]] = {}
 
     def chain(self, key: str, old: object) -> list[Any]:
-        """`old` and the objects that it replaced. `key` identifies them: the module, and the path in it."""
+        """`old` and the objects that it replaced, if they still exist. `key` is the module and their path in it."""
         alive = [value for reference in self._references.get(key, []) if (value := reference()) is not None]
         if not any(value is old for value in alive):
             alive.append(old)
@@ -61,14 +61,14 @@ class Update:
     def __init__(self, older: Older) -> None:
         self._older = older
         self._replaced: dict[int, _ReplacedObject] = {}
-        """By the id of the old object."""
+        """The replaced objects, by the ``id`` of the old object."""
         self._named: dict[tuple[int, str], object] = {}
-        """The new object, by the id of the old one and the name for both in their module."""
+        """The new object, by the ``id`` of the old object and the name of both in their module."""
         self._stuck: set[int] = set()
         """Ids of old classes that still have instances or subclasses, since the layout of the new class differs."""
 
     def add(self, module: ModuleType, before: Namespace) -> None:
-        """Note what replaces the functions and classes that `module` defined before."""
+        """Note what replaces the functions and classes in `before`, the namespace of `module` before the reload."""
         pairs = []
         for name, old in before.items():
             new = module.__dict__.get(name)
@@ -101,7 +101,7 @@ class Update:
         replaced = list(self._replaced.values())
         self._move([one for one in replaced if _is_class(one.old) and _is_class(one.new)])
         for one in replaced:
-            with suppress(Exception):  # a class may refuse anything; names and instances have the new one nevertheless
+            with suppress(Exception):  # a class may refuse changes; names and instances get the new class anyway
                 self._update(one)
         for names in namespaces:
             for name, value in list(names.items()):
@@ -141,7 +141,7 @@ class Update:
             getattr(old, "cache_clear", lambda: None)()
 
     def _update_class(self, key: str, old: type, new: type) -> None:
-        """Make the old class use the methods of the new one, and make instances of it."""
+        """Give the old class the methods of the new class, and make it create instances of the new class."""
         cells = [cell for value in vars(old).values() for cell in _class_cells(value)]
         for name in set(vars(old)) - set(vars(new)):
             if _is_copied(name, vars(old)[name]):
@@ -155,13 +155,13 @@ class Update:
                     type.__setattr__(old, name, value)
         if id(old) in self._stuck:
             return
-        for cell in cells:  # `super()` in bound methods, whose object is an instance of the new class now
+        for cell in cells:  # for `super()` in bound methods: their object is now of the new class
             cell.cell_contents = new
         with suppress(AttributeError, TypeError):
             type.__setattr__(old, "__new__", staticmethod(_maker(old, new)))
 
     def _update_methods(self, key: str, old: object, new: object) -> bool:
-        """Update the functions of a method or property in place; returns whether the old one now equals the new one."""
+        """Update the functions of a method or property in place; returns whether all functions could be updated."""
         if type(old) is not type(new) or not _functions(new):
             return False
         done = True

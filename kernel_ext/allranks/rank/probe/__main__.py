@@ -30,7 +30,7 @@ ASKED: Mapping[str, Callable[[RdmaVerbs], Iterator[ProbeAnswer]]] = {
 
 def main(what: str, library: str) -> None:
     if what != "hold":
-        end_with_parent(grace=2.0)  # time to free its resources
+        end_with_parent(grace=2.0)  # time for the process to free its resources
     try:
         verbs = RdmaVerbs(library)
     except NotInPlace as error:

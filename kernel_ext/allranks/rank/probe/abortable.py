@@ -1,6 +1,6 @@
 """Whether a rank on this machine could abort collectives in place, as far as that is known before there is a world.
 
-The doctor runs it on each host: ``python -m allranks.rank.probe.abortable mpi`` prints a line of JSON.
+The doctor runs this module on each host: ``python -m allranks.rank.probe.abortable mpi`` prints a line of JSON.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from allranks.rank.world.shared_libraries import NotInPlace
 from .devices import opened
 
 MOST = 256
-"""Counting stops at this number: a device of another maker may have millions."""
+"""Counting stops at this number: a device that is not Apple's may have millions."""
 NEEDED = {"queue pairs": 1, "memory regions": 64, "protection domains": 1, "completion queues": 1}
 """Number of resources of each kind that a mesh of MLX (0.32.4) creates on a device for each peer."""
 FREED_WITHIN = 4.0
@@ -59,14 +59,14 @@ def ask_sigkill(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
 
 
 def hold(verbs: RdmaVerbs) -> None:
-    """Make one resource of each kind, write `HOLDS`, and exit normally once stdin closes, without freeing them."""
+    """Make one resource of each kind, write `HOLDS`, and exit once stdin closes, without freeing the resources."""
     memory = ctypes.create_string_buffer(_PAGE)
     stack = ExitStack()
     context = stack.enter_context(opened(verbs))
     domain = made(verbs, stack, "alloc_pd", context)
     made_pair(verbs, stack, domain, made(verbs, stack, "create_cq", context, 8, None, None, 0))
     made(verbs, stack, "reg_mr", domain, ctypes.addressof(memory), _PAGE, _LOCAL_WRITE)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stack))  # so that Python does not free it at exit either
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stack))  # so that Python does not free the resources at exit
     print(HOLDS, flush=True)
     sys.stdin.read()
 
@@ -107,9 +107,9 @@ def _count(verbs: RdmaVerbs, context: int, make: str) -> int:
 
 
 def _freed(verbs: RdmaVerbs, question: str, ends: signal.Signals | None) -> ProbeAnswer:
-    """Whether a device has as many resources as before, after a process that held one of each has ended.
+    """Whether a device has as many resources as before, after a process that held one of each kind has ended.
 
-    The signal `ends` ends the process; if it is None, the process exits by itself.
+    The signal `ends` ends the process; if `ends` is None, the process exits normally.
     """
     try:
         before = _now(verbs)

@@ -49,14 +49,14 @@ def ask(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
 
 
 def preferred(verbs: RdmaVerbs, found: list[int]) -> list[int]:
-    """Sort these devices: those with an active port come first."""
+    """Sort these devices: devices with an active port come first."""
     ports = [(device, _port(verbs, device)) for device in found]
     return [device for device, _ in sorted(ports, key=lambda each: each[1] is None or not each[1].active)]
 
 
 @contextmanager
 def opened(verbs: RdmaVerbs) -> Iterator[int]:
-    """A context of a device, preferably of one with an active port. Raises NotInPlace."""
+    """A context of a device, preferably of a device with an active port. Raises NotInPlace if none can be opened."""
     with devices(verbs) as found, first_opened(verbs, preferred(verbs, found)) as context:
         yield context
 
@@ -75,7 +75,7 @@ def _port(verbs: RdmaVerbs, device: int) -> RdmaPort | None:
         with first_opened(verbs, [device]) as context:
             if query_port(context, PORT, ctypes.addressof(attributes)):
                 return RdmaPort(False, 0, 0)
-            # ibv_port_attr: state, two sizes, number of GIDs.
+            # ibv_port_attr: state, two MTUs, number of GIDs.
             state, _, _, count = struct.unpack_from("4i", attributes)
             gids = [
                 gid.raw

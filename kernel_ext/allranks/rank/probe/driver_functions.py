@@ -1,4 +1,4 @@
-"""The conditions for aborting in place: where a driver has its functions, and how a queue pair behaves in ERR."""
+"""The conditions for aborting in place: where a driver keeps its functions, and how a queue pair behaves in ERR."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask_flush(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
 
 
 def _contexts(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
-    """Examine a context of each device, and a second context of the first, as in a process that forms two worlds."""
+    """Examine a context of each device, and a second one of the first device, as in a process that forms two worlds."""
     with ExitStack() as stack:
         found = stack.enter_context(devices(verbs))
         contexts = []
@@ -73,12 +73,12 @@ def _contexts(verbs: RdmaVerbs) -> Iterator[ProbeAnswer]:
         own = len(set(contexts)) == len(contexts)
         yield ProbeAnswer("own table", "yes" if own else "no", "" if own else "a device that is opened twice has one")
         for context, functions in zip(contexts, known, strict=True):
-            put(context, functions)  # this ends the process if the driver keeps them in read-only memory
+            put(context, functions)  # this ends the process if the driver keeps the functions in read-only memory
         yield ProbeAnswer("writable", "yes")
 
 
 def _table(verbs: RdmaVerbs) -> ProbeAnswer:
-    """Whether MLX's table of verbs is found and refers to the library in question, since MLX may load another one."""
+    """Whether MLX's table of verbs is found and refers to the library of `verbs`: MLX may load another library."""
     import mlx.core as mx
 
     if not mx.distributed.is_available("jaccl"):

@@ -2,5 +2,5 @@
 
 Runs in: a rank's process; its modules are imported by the host process, which forks the rank.
 Called by: ``python -m allranks.rank``, ``host_process``.
-May call: all rooms of the rank.
+May call: all subpackages of ``rank``.
 """

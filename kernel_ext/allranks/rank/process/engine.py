@@ -35,10 +35,10 @@ LOOK_EVERY = 0.005
 
 
 def _without_debugpy() -> None:
-    """Import ipykernel's debugger without debugpy, which it imports for its own use (ipykernel 7.4).
+    """Import ipykernel's debugger, and keep it from importing debugpy (ipykernel 7.4).
 
     Ranks have a debugger of their own (`rank.debug`), since an ipyparallel engine gives ipykernel's debugger no stream
-    (9.2). debugpy took a third of the CPU time that a forked rank needs to start. Users can still import it.
+    (9.2). debugpy took a third of the CPU time that a forked rank needs to start. Users can still import debugpy.
     """
     if "debugpy" not in sys.modules:
         sys.modules["debugpy"] = None  # type: ignore[assignment]
@@ -48,7 +48,7 @@ def _without_debugpy() -> None:
             del sys.modules["debugpy"]
 
 
-_without_debugpy()  # at import, so that a host process has done it before it forks ranks
+_without_debugpy()  # at import, so that a host process does this before it forks ranks
 
 
 class RankEngine(IPEngine):
@@ -99,7 +99,7 @@ class RankEngine(IPEngine):
 
 
 class _Connections:
-    """Waits for the connections that carry plain ipyparallel's requests: the controller drops any earlier request."""
+    """Waits for the connections that carry plain ipyparallel's requests: the controller drops requests sent earlier."""
 
     def __init__(self, connect: Callable[..., object]) -> None:
         self._connect = connect
@@ -195,7 +195,7 @@ def _engine_config(config: RankConfig) -> Config:
     settings.IPEngine.id = config.rank  # the engine id in plain ipyparallel
     settings.IPEngine.enable_nanny = False
     settings.IPEngine.timeout = 60.0
-    settings.IPEngine.max_heartbeat_misses = 0  # otherwise it ends 75 s after the last sign of the controller
+    settings.IPEngine.max_heartbeat_misses = 0  # otherwise the engine ends 75 s after the last sign of the controller
     settings.IPEngine.out_stream_factory = RankStream
     settings.ProfileDir.location = str(Path(config.directory).parent / "profile")
     settings.IPEngine.work_dir = os.getcwd()

@@ -1,8 +1,9 @@
 """A process that a scheduler started joins a notebook's cluster, taking the role that an ssh login has elsewhere.
 
-It finds the notebook by the join file, starts a host process (see `host_process.host`), and relays the host process's
-requests and events over its own encrypted connection. When the notebook ends the cluster, or is unreachable for
-`PATIENCE` seconds, the host process ends everything it started, and this process ends last.
+It finds the notebook by the join file and starts a host process (see `host_process.host`). It relays the notebook's
+requests to the host process, and the host process's events to the notebook, over its own encrypted connection. When the
+notebook ends the cluster, or is unreachable for `PATIENCE` seconds, the host process ends everything it started, and
+this process ends last.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ OTHERS_WITHIN = 0.3
 PATIENCE = 16.0
 """Seconds without a connection after which the notebook counts as lost."""
 REFUSED_AFTER = 2.0
-"""The same if the notebook's machine refuses connections."""
+"""Seconds without a connection after which a notebook counts as lost if its machine refuses connections."""
 END = to_line(End())
 
 
@@ -61,7 +62,10 @@ def launched_as() -> int | None:
 
 
 def read_join_file(path: Path, within: float) -> dict[str, Any]:
-    """Settings for this process; exits with a message if there is no join file after `within` s. ``-`` is stdin."""
+    """Return the settings in the join file at `path`, or in the first line of stdin if `path` is ``-``.
+
+    Exits with a message if there is no file after `within` seconds, or if the file is unreadable or not a join file.
+    """
     if str(path) == "-":
         return dict(json.loads(sys.stdin.buffer.readline()))
     deadline = time.monotonic() + within
@@ -82,7 +86,7 @@ def read_join_file(path: Path, within: float) -> dict[str, Any]:
 
 
 class JoinedProcess:
-    """A process that a scheduler started and that has found its notebook."""
+    """This process, started by a scheduler, once it has found its notebook."""
 
     def __init__(self, settings: Mapping[str, Any], url: str) -> None:
         self._settings, self._url = settings, url
@@ -110,7 +114,10 @@ class JoinedProcess:
         )
 
     def run(self, until_input_ends: bool) -> int:
-        """Serve until the end; returns the exit code."""
+        """Relay messages until the host process ends; returns the exit code, 0 if the notebook ended the cluster.
+
+        With `until_input_ends`, the end of stdin also ends the host process.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._close())
         self._lifeline.start()

@@ -15,12 +15,12 @@ from pathlib import Path
 TRIAL_WITHIN = 120.0
 """Timeout of a trial, in seconds: it may have to import all that the rank had imported, on a busy machine."""
 SMALL = 4096
-"""Largest buffer, in bytes, that is written to a trial's file; larger ones are holes, and loaded as zeros."""
+"""Largest buffer, in bytes, that is written to a trial's file; larger ones become holes, and load as zeros."""
 
 
 @dataclass
 class Beginning:
-    """How this rank's process began, before any cell could change it; the next process will begin in the same way."""
+    """The state in which this rank's process began, before any cell; the next process will begin in the same state."""
 
     environment: Mapping[str, str]
     directory: str
@@ -32,7 +32,7 @@ class Beginning:
         return cls(dict(os.environ), os.getcwd(), list(sys.path))
 
     def renew(self) -> None:
-        """Take the state again, after the process has changed and before any cell has run."""
+        """Record the state again, after the start-up has changed it and before any cell has run."""
         self.environment, self.directory, self.path = dict(os.environ), os.getcwd(), list(sys.path)
 
     def enter(self, folder: str) -> None:
@@ -48,16 +48,16 @@ class TrialLoad:
     failed: dict[str, str] = field(default_factory=dict)
     """Names that cannot be loaded, and why."""
     last: str | None = None
-    """The name that was being loaded when the process ended early."""
+    """The name that was being loaded when the process ended early; None if there was no such name."""
     ended: str = ""
-    """How it ended, if early."""
+    """How the process ended, if it ended early; else empty."""
 
 
 def try_to_load(file: Path, beginning: Beginning, rank: int, size: int) -> TrialLoad:
-    """Load `file` in a new process. Raises OSError if none can be started."""
+    """Load `file` in a new process. Raises OSError if no process can be started."""
     environment = {name: value for name, value in beginning.environment.items() if not name.startswith("MLX_")}
     settings = {"rank": rank, "size": size, "path": list(beginning.path)}
-    ours, theirs = os.pipe()  # closes when this process ends, which ends the trial
+    ours, theirs = os.pipe()  # the pipe closes when this process ends, which ends the trial
     try:
         # A file, not a pipe: processes that the user's code starts would keep a pipe open.
         complaints = tempfile.TemporaryFile()

@@ -1,7 +1,8 @@
 """Save the user's variables of this rank to a private file, and load them in another process.
 
 Variables that cannot be pickled, or could not be loaded again, are detected while this process still has them. The file
-is one stream of pickles, one for each name, which share common objects, followed by the raw buffers of arrays.
+begins with one pickle for each name, in one stream, in which several names can share objects. The raw buffers of arrays
+follow.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from allranks.messages.wire import Buffer
 
 GIVEN = frozenset({"mx", "world", "rank", "size"})
-"""The names every rank starts with."""
+"""The names that every rank starts with."""
 OF_IPYTHON = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 RESCUE_WITHIN = 5.0
-"""Timeout, in seconds, for packing one variable, which may wait for the blocked main thread."""
+"""Timeout, in seconds, for packing one variable: packing may wait for the blocked main thread."""
 ATTEMPTS_WITHIN = 300.0
 """Total seconds for the attempts to load the saved variables in another process."""
 LENGTH = struct.Struct("<Q")
@@ -68,7 +69,7 @@ class LoadedCheckpoint:
 def user_variables(
     user_ns: Mapping[str, object], hidden: Mapping[str, object], given: Collection[str] = GIVEN
 ) -> Namespace:
-    """The user's own variables: without underscored names, IPython's names, and names that the rank was `given`."""
+    """The user's own variables: without underscored names, IPython's names, the `given` names, and `hidden` objects."""
     return {
         name: value
         for name, value in list(user_ns.items())
@@ -87,7 +88,7 @@ def save(
 
     `attempt` loads a copy of the file without its large arrays in another process. It is repeated without the names
     that fail, until all the others load; names that fail are written to the file `aside` instead. Raises RuntimeError
-    if that takes longer than `ATTEMPTS_WITHIN`, or the other process fails before it loads the first name.
+    if the attempts take longer than `ATTEMPTS_WITHIN`, or if the other process ends before it loads the first name.
     """
     whole, left, failed = dict(variables), list[str](), dict[str, str]()
     until = time.monotonic() + ATTEMPTS_WITHIN
@@ -122,7 +123,7 @@ def _without(variables: Mapping[str, object], names: Collection[str]) -> Namespa
 
 
 def _tried(file: Path, buffers: Iterable[Buffer], attempt: Try) -> dict[str, str]:
-    """Names that another process could not load, and why. Raises RuntimeError if it ended before the first name."""
+    """Names that another process could not load, and why. Raises RuntimeError if it ends before the first name."""
     try:
         _write(file, buffers, largest=SMALL)
         trial = attempt(file)
@@ -134,7 +135,7 @@ def _tried(file: Path, buffers: Iterable[Buffer], attempt: Try) -> dict[str, str
 
 
 def _write(path: Path, buffers: Iterable[Buffer], largest: int | None = None) -> None:
-    """Write the buffers, the first always; a buffer larger than `largest` leaves a hole of its size in the file."""
+    """Write the buffers. A buffer larger than `largest` bytes, except the first, becomes a hole of the same size."""
     with private_file(path) as file:
         for number, buffer in enumerate(buffers):
             view = memoryview(buffer).cast("B")
@@ -152,7 +153,8 @@ def rescue(
     """Call `save` from another thread while the main thread is blocked in a collective indefinitely.
 
     Evaluated arrays can be read from any thread. MLX evaluates pending arrays only in the thread that made them
-    (0.32.4), so these are left out, as are variables that take longer than `RESCUE_WITHIN` to pack.
+    (0.32.4). So variables with pending arrays are left out, and variables that take longer than `RESCUE_WITHIN` to
+    pack.
     """
     ready = {name: value for name, value in variables.items() if _packs_within(value, RESCUE_WITHIN)}
     saved = save(path, ready, attempt, aside)
@@ -174,7 +176,7 @@ def load(
     read: Read | None = None,
     begin: Callable[[str], None] = lambda _name: None,
 ) -> LoadedCheckpoint:
-    """Bind the variables that `save` wrote in `namespace`; variables that cannot be loaded are left out.
+    """Bind, in `namespace`, the variables that `save` wrote; variables that cannot be loaded are left out.
 
     `read` reads a buffer of the given size from the file; `begin` is called with each name before it is loaded. Raises
     OSError, EOFError, and if the file itself is damaged, what `pickle` raises.
@@ -203,7 +205,7 @@ def load_stream(
     begin: Callable[[str], None] = lambda _name: None,
     stored: Callable[[str], object] | None = None,
 ) -> LoadedCheckpoint:
-    """Bind the variables of `pickle_values.pack_names` in `namespace`; variables that cannot be loaded are left out.
+    """Bind, in `namespace`, the variables that `pack_names` packed; variables that cannot be loaded are left out.
 
     `buffers` returns the stream's out-of-band buffers; `stored` returns an object that is stored elsewhere, by its key.
     """
@@ -252,7 +254,7 @@ def put_back(namespace: Namespace, names: Iterable[str], before: Mapping[str, ob
 
 
 def frames(file: IO[bytes], read: Callable[[IO[bytes], int], B]) -> Iterator[B]:
-    """The buffers of a file, each of which is preceded by its length."""
+    """Read the buffers of a file with `read`. In the file, each buffer is preceded by its length."""
     while head := file.read(LENGTH.size):
         yield read(file, _length(head))
 
@@ -272,7 +274,7 @@ def read_exactly(file: IO[bytes], size: int) -> bytearray:
 
 
 def load_variables(path: str | os.PathLike[str]) -> list[str]:
-    """Load variables that `heal`, `resize` or `rewire` saved but could not load, in a cell on the rank that had them.
+    """Load variables that `heal`, `resize` or `rewire` saved but could not load. Call it on the rank that had them.
 
     Returns their names. Raises ValueError, after loading the others, for names that still cannot be loaded. The file
     stays. Like `pickle`, it runs code from the file: load only files that your own ranks have saved.

@@ -65,7 +65,7 @@ def describe_leaves(value: object, on_its_way: Container[int] = ()) -> list[Leaf
 
 
 def leaf_at(value: object, path: str) -> Any:
-    """The leaf that `leaves` calls `path`. Raises KeyError."""
+    """The leaf that `leaves` yields with this `path`. Raises KeyError if there is none."""
     for found, leaf in leaves(value):
         if found == path:
             return leaf
@@ -106,7 +106,7 @@ def is_pending(array: Array) -> bool:
 
 
 def _bytes(leaf: Any) -> bytes | memoryview | None:
-    """The leaf's content as bytes, for a checksum; None for objects other than arrays and plain values."""
+    """A leaf's content as bytes, for a checksum; None unless it is a plain value or an array without objects."""
     if is_array(leaf):
         import numpy as np
 

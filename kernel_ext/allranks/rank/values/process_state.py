@@ -1,6 +1,6 @@
 """The process state, besides variables, that the cells of a rank have changed: random states and the environment.
 
-It is saved in the file of the variables, under a name that no variable can have.
+It is saved in the same file as the variables, under a name that no variable can have.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_")
 
 
 def taken(environment: Mapping[str, str], of_world: Collection[str]) -> dict[str, Any]:
-    """The state of this process now. In the main thread, since MLX keeps a random state for each thread (0.32.4).
+    """The state of this process now. Call this in the main thread: MLX has a random state for each thread (0.32.4).
 
-    `environment` is the process's environment before any cell. Variables in `of_world`, which belong to its world, are
-    left out.
+    `environment` is the process's environment before any cell ran. Environment variables in `of_world`, which belong to
+    the process's world, are left out, and so are variables that launchers set.
     """
 
     def is_set_by_cells(name: str) -> bool:
@@ -51,7 +51,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore(state: State) -> dict[str, str]:
-    """Restore a state that another process has `taken`; return what failed, and why. In the main thread."""
+    """Restore a state that `taken` returned in another process; return what failed, and why. In the main thread."""
     return _restored(state, {**_RANDOM, "os.environ": _environ})
 
 

@@ -1,4 +1,4 @@
-"""The user's variables that code reads: numbers, text, truth values, and the code of functions and classes."""
+"""Values of the variables that a cell reads: numbers, text, truth values, and checksums of functions and classes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OF_CLASSES = frozenset({"__dict__", "__weakref__", "__module__", "__firstlineno_
 
 
 def read_values(names: Collection[str], without: Collection[str], user_ns: Mapping[str, object]) -> dict[str, Any]:
-    """The plain values among these variables, and among the variables that the user's functions read in turn.
+    """The plain values of these variables, and of the variables that the functions among them read in turn.
 
-    A function or class of the user is returned as a short checksum of its code, under its name with ``()``. `without`
-    lists names that the code binds itself; variables that the functions bind are left out, too, since their values keep
-    changing. Evaluates nothing.
+    A function or class of the user is returned as a short checksum of its code, under its name with ``()``. Names in
+    `without`, which the cell itself binds, are left out. So are variables that the functions bind, since their values
+    keep changing. Evaluates nothing.
     """
     found: dict[str, Any] = {}
     changed = set[str]()
@@ -56,7 +56,7 @@ def _is_short(value: object) -> bool:
 
 
 def _code_of(value: object, user_ns: Mapping[str, object]) -> Iterator[types.FunctionType | str]:
-    """The user's function that `value` wraps, if any, or the functions and plain attributes of the user's class."""
+    """Yield the user's function that `value` is or wraps; for a user's class, its functions and plain attributes."""
     if isinstance(value, type):
         for base in value.__mro__:
             for name, each in list(vars(base).items()) if base.__module__ == "__main__" else ():
@@ -81,7 +81,7 @@ def _checksum(parts: Collection[types.FunctionType | str]) -> str:
 
 
 def _text_of(function: types.FunctionType) -> str:
-    """The function's plain default values and its compiled code, which a function loaded from a file also has."""
+    """The function's compiled code and plain default values: unlike its source, these survive a checkpoint."""
     text = _compiled(function.__code__)
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return f"{text}{[each for each in defaults if type(each) in PLAIN]}"

@@ -1,6 +1,6 @@
 """Read and write safetensors files: the length of a header (8 bytes), the header (JSON), and the bytes of all arrays.
 
-MLX's own function writes no float64 and reads lazily (0.32.4), so a file could change before it is read.
+MLX's own functions cannot write float64, and read lazily (0.32.4): a file could change before it is read.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SafetensorsFile:
             raise Damaged(f"{path} is incomplete")
 
     def read(self, key: str, dtype: str, shape: list[int], nbytes: int) -> bytearray:
-        """The bytes of the array. Raises Damaged if it is missing, or differs in dtype, shape or size."""
+        """The bytes of the array named `key`. Raises Damaged if it is missing, or differs in dtype, shape or size."""
         found = self._header.get(key)
         start = self._start + found["data_offsets"][0] if found else 0
         offsets = [start - self._start, start - self._start + nbytes]

@@ -50,17 +50,17 @@ LOCKED_WITHIN = 2.0
 LOOK_EVERY = 0.02
 SAMPLE_PART = 4096
 SAMPLE_PARTS = 64
-"""The bytes of each part of an array's sample, and the number of parts. A smaller array is its own sample."""
+"""An array's sample has `SAMPLE_PARTS` parts of `SAMPLE_PART` bytes. A smaller array is its own sample."""
 
 
 INVALID = "its collective was aborted, so it is invalid"
-"""Why a variable is not saved."""
+"""Why a variable that holds an invalid array is not saved."""
 
 
 def find_savable(
     variables: Mapping[str, object], invalid: Container[int]
 ) -> tuple[dict[str, list[Array]], dict[str, str]]:
-    """Maps each name that can be saved to the MLX arrays in its value, and every other name to the reason.
+    """Return the names that can be saved, each with the MLX arrays in its value, and the others, each with the reason.
 
     Evaluates no array. `invalid` has the ``id`` of each array that must not be saved. In the main thread.
     """
@@ -82,7 +82,7 @@ class StateSnapshot:
     """The values of variables at one moment; later cells do not change them. Taken in the main thread."""
 
     def __init__(self, variables: Mapping[str, object]) -> None:
-        """An array with several names gets its key from the first. Raises ValueError for an unsavable variable."""
+        """An array with several names gets its key from the first name. Raises ValueError for an unsavable variable."""
         keys = _keys(variables)
         self.variables: list[requests.HeldVariable] = []
         stored = dict[str, Any]()
@@ -114,7 +114,7 @@ class StateSnapshot:
 
 
 ArrayKeys: TypeAlias = Mapping[int, tuple[str, Any]]
-"""The key of each array, by its ``id``, and the array itself, so that its ``id`` is not reused."""
+"""Maps the ``id`` of each array to its key and to the array itself, which keeps the ``id`` from being reused."""
 
 
 def _described(name: str, value: Any, keys: ArrayKeys) -> tuple[requests.HeldVariable, dict[str, Any]]:
@@ -153,7 +153,7 @@ def _is_storable(value: Any) -> bool:
 
 
 def _keys(variables: Mapping[str, object]) -> ArrayKeys:
-    """The keys of the arrays found in the variables. An array with several names gets the key of the first."""
+    """The keys of the arrays found in the variables. An array with several names gets its key from the first name."""
     found, taken, seen = dict[int, tuple[str, Any]](), set[str](), dict[int, object]()
     for name, value in variables.items():
         for path, array in _arrays_in(value, name, seen):
@@ -168,7 +168,7 @@ def _keys(variables: Mapping[str, object]) -> ArrayKeys:
 
 
 def _arrays_in(value: object, path: str, seen: dict[int, object], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the path and the array of each array in a value. Values in `seen` are skipped."""
+    """Yield each array in a value, with its path. Skips values in `seen`, by ``id``, and adds the values it visits."""
     if _is_storable(value):
         yield path, value
     elif type(value) not in PLAIN and depth < DEEPEST and id(value) not in seen:
@@ -182,7 +182,7 @@ def _arrays_in(value: object, path: str, seen: dict[int, object], depth: int = 0
 
 
 def _parts(value: object) -> Iterator[tuple[object, object]]:
-    """The parts of a tree, a model, an optimizer or another object, each with its name in it."""
+    """Yield the parts of a container, a model, an optimizer or another object, each with its name or number."""
     if isinstance(value, dict):
         yield from list(dict.items(value))
     elif isinstance(value, (list, tuple)):
@@ -194,7 +194,7 @@ def _parts(value: object) -> Iterator[tuple[object, object]]:
 
 
 def _snapshot(arrays: Mapping[str, Any]) -> dict[str, ArrayBytes]:
-    """The bytes of these arrays. An MLX array shares its memory until an assignment such as ``x[0] = 1`` copies it."""
+    """The bytes of these arrays. They share memory with an MLX array until an assignment (``x[0] = 1``) copies it."""
     mx = sys.modules.get("mlx.core")
     own = {
         # There is no float64 on a GPU.
@@ -227,7 +227,7 @@ def _sampled(data: memoryview) -> Iterator[memoryview]:
 class StateWriter:
     """Writes one snapshot. Raises OSError.
 
-    One of the ranks on each disk locks the folder until the end, so that only one save writes to it at a time.
+    One of the ranks on each disk locks the folder until `end`, so that only one save writes to the folder at a time.
     """
 
     def __init__(self, rank: int, snapshot: StateSnapshot, path: str, version: str) -> None:
@@ -242,7 +242,10 @@ class StateWriter:
         """Whether no lower rank writes to the same disk; set by `write`, once all ranks have called `open`."""
 
     def open(self) -> tuple[int, int]:
-        """Create and lock the folder, and write the pickle; return its size and checksum."""
+        """Create the folder and write the pickle; return the pickle's size in bytes and its checksum.
+
+        Locks the folder, unless another rank of this save has. Raises BlockingIOError if another save has.
+        """
         _refuse_others(self.folder)
         self._files.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.folder, self._files.name)
@@ -257,7 +260,10 @@ class StateWriter:
         return sum(map(len, parts)), checksum(*parts)
 
     def write(self, equal: Sequence[str]) -> tuple[dict[str, int], int]:
-        """Write the arrays; return the checksums of the arrays that this rank has written, and the bytes written."""
+        """Write the arrays; arrays that are `equal` on all ranks only if this rank is the first on its disk.
+
+        Returns the checksums of the arrays that this rank has written, and the number of bytes written.
+        """
         arrays, shared = self._snapshot.arrays, set(equal)
         self.first = not any((self._files / pickle_file(rank)).exists() for rank in range(self._rank))
         files = {arrays_file(self._rank): [key for key in arrays if key not in shared]}
@@ -293,7 +299,7 @@ class StateWriter:
         _sync_folder(self.folder.parent)
 
     def end(self, remove: requests.Removed) -> None:
-        """Remove the files of this version, or those of other versions, and unlock the folder."""
+        """Remove the files of this version or of the versions that it replaces, or no files; unlock the folder."""
         if remove == "this":
             shutil.rmtree(self._files, ignore_errors=True)
         elif remove == "others":
@@ -361,7 +367,7 @@ def resolved(path: str) -> Path:
 
 
 def _refuse_others(folder: Path) -> None:
-    """Raise FileExistsError if a manifest of another program would be replaced."""
+    """Raise FileExistsError if a manifest that this version cannot read would be replaced."""
     if (folder / MANIFEST).exists():
         try:
             StateManifest.decoded((folder / MANIFEST).read_bytes())
@@ -408,7 +414,7 @@ class StateReader:
     """Reads the variables that one rank has saved. Used in the main thread."""
 
     def __init__(self, folder: Path, version: str, rank: int | None) -> None:
-        """`rank` is the rank that saved; None for the lowest whose pickle is here. Raises OSError and ValueError."""
+        """`rank` is the rank that saved; None means the lowest whose pickle is here. Raises OSError and ValueError."""
         self._folder = folder
         self._manifest = read_manifest(folder / version)
         self._rank = rank if rank is not None else min(_pickles_in(folder, self._manifest), default=0)
@@ -426,7 +432,7 @@ class StateReader:
         stream, *buffers = self._read_pickle()
         before = dict(namespace)
         try:
-            # Restoring an object may use earlier names, so they are bound for that time.
+            # Restoring an object may use earlier names, so the names are bound while loading.
             loaded = checkpoint.load_stream(stream, lambda: map(bytearray, buffers), namespace, stored=self._loaded.get)
             found = {name: namespace[name] for name in loaded.names if name in held}
             # Functions bring the underscored names that they use.

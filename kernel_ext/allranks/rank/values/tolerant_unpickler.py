@@ -1,7 +1,7 @@
 """Load a pickle as far as possible: if an object cannot be made, continue, and report the values that hold it.
 
-It is Python's unpickler in pure Python, with guards around the operations that run other code. It is some 30 times
-slower than the unpickler in C, so it is used only for streams that the latter could not load.
+`TolerantUnpickler` is Python's unpickler in pure Python, with guards around the operations that run other code. It is
+some 30 times slower than the unpickler in C, so it is used only for streams that the latter could not load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from allranks.messages.value_types import Namespace
 SURVIVED = (Exception, SystemExit)
 REASON_LENGTH = 200
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, bytearray, type(None)})
-"""Types whose objects hold no others."""
+"""Types whose objects hold no other objects."""
 
 
 class Missing:
@@ -110,8 +110,8 @@ class TolerantUnpickler(pickle._Unpickler):
     def broken(self, values: Mapping[str, object], namespace: Namespace) -> dict[str, str]:
         """The names of the `values` that are, or hold, a broken object, and why.
 
-        Objects that functions look up in the `namespace` or in modules do not count as held, except underscored names,
-        which are saved with the functions.
+        Objects that functions look up in the `namespace` or in modules do not count as held, except objects with
+        underscored names in the `namespace`: they are saved with the functions.
         """
         if not self._broken:
             return {}
@@ -143,13 +143,13 @@ def _held_by(each: Any, namespace: Namespace) -> list[object]:
     held = gc.get_referents(each)
     if type(each) is types.FunctionType and each.__globals__ is namespace:
         held += [namespace.get(name) for name in each.__code__.co_names if name.startswith("_")]
-    if type(each).__name__ == "ndarray" and each.dtype.hasobject:  # numpy hides them from the collector
+    if type(each).__name__ == "ndarray" and each.dtype.hasobject:  # numpy hides the elements from the collector
         held += each.ravel().tolist()
     return held
 
 
 def _is_imported(each: object) -> bool:
-    """A module, or a class that was not defined in a cell."""
+    """Whether the object is a module, or a class that was not defined in a cell."""
     kind = type(each)
     return issubclass(kind, types.ModuleType) or (issubclass(kind, type) and each.__module__ != "__main__")
 

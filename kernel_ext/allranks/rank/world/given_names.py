@@ -32,10 +32,10 @@ class GivenNames:
         """`group` returns the world's group, and `shell` IPython's shell; both return None at first."""
         self._user_ns, self._ledger, self.log, self._group, self._shell = user_ns, ledger, log, group, shell
         self._given: Namespace = {}
-        """The assigned ``mx``, ``rank`` and ``size``; not the group, to which nothing may refer when it is left."""
+        """The assigned ``mx``, ``rank`` and ``size``. Not the group: nothing may refer to it once its world is left."""
 
     def hand_out(self) -> None:
-        """Assign the names that every cell starts with, except those that the user has reassigned."""
+        """Assign the names that every cell starts with, except names that the user has reassigned."""
         if self._group() is None:
             return
         import mlx.core as mx
@@ -71,7 +71,7 @@ class GivenNames:
         return {name for name in GIVEN if name in self._user_ns} - self.given()
 
     def user_variables(self) -> Namespace:
-        """The user's variables; none before the engine is ready, when a world may already be joined."""
+        """The user's variables; empty until the engine is ready, though a world may be joined before that."""
         if (shell := self._shell()) is None:
             return {}
         return checkpoint.user_variables(self._user_ns, shell.user_ns_hidden, self.given())

@@ -22,13 +22,13 @@ from contextlib import suppress
 HELD_FOR = 10.0
 """Seconds after a rank's end until its sockets are closed; its neighbours should be unblocked by then."""
 MOST_READ = 65_536
-"""Maximum number of bytes read from a pipe: a Linux pipe holds no more."""
+"""Maximum number of bytes read from a pipe: a Linux pipe holds no more by default."""
 MOST = 250
 """Maximum number of descriptors in one message; the kernel accepts 253."""
 
 
 def hold(holder: int | None, descriptors: Sequence[int]) -> None:
-    """In a rank: have the host process hold these sockets, instead of the ones it held before.
+    """In a rank: have the host process hold these sockets, at most `MOST`, instead of the ones it held before.
 
     `holder` is the descriptor of a channel to the host process (`Holder.channel`); with None, this does nothing.
     """
@@ -42,7 +42,7 @@ def hold(holder: int | None, descriptors: Sequence[int]) -> None:
 
 
 def keep_readable(holder: int | None, pipe: int) -> None:
-    """In a rank: have the host process read the rest of this pipe when the rank has ended."""
+    """In a rank: have the host process read the rest of this pipe once the rank has ended (`holder` as in `hold`)."""
     if holder is None:
         return
     with suppress(OSError), socket.socket(fileno=os.dup(holder)) as channel:
@@ -59,7 +59,7 @@ class Holder:
         self._until: dict[str, float] = {}
 
     def channel(self, name: str) -> socket.socket:
-        """Make a channel for a new process; returns the end with which that process calls `hold`."""
+        """Make a channel for a new process; returns the end whose descriptor the process passes to `hold`."""
         self._let_go(name)
         ours, theirs = socket.socketpair()
         self._channels[name] = ours
@@ -90,7 +90,7 @@ class Holder:
             self._until[name] = time.monotonic() + HELD_FOR
 
     def unread(self, name: str) -> str:
-        """The output on the process's stderr that the process had no time to read."""
+        """Read the rest of an ended process's output from its stderr pipe, and close the pipe; "" without a pipe."""
         found = b""
         for pipe in self._pipes.pop(name, ()):
             os.set_blocking(pipe, False)

@@ -16,7 +16,7 @@ from types import FrameType
 
 
 def before_sigterm(call: Callable[[], None]) -> None:
-    """On SIGTERM, call `call` and then end the process; does nothing if SIGTERM is handled already.
+    """On SIGTERM, call `call` and then end the process; does nothing if SIGTERM is already handled or ignored.
 
     Called in the main thread.
     """
@@ -26,7 +26,7 @@ def before_sigterm(call: Callable[[], None]) -> None:
     os.set_blocking(wake, False)
     used = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     watched = used == -1
-    if not watched:  # an event loop uses it for its own signals
+    if not watched:  # an event loop uses the descriptor for its own signals
         signal.set_wakeup_fd(used)
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -39,7 +39,7 @@ def before_sigterm(call: Callable[[], None]) -> None:
                 _end(call)
 
     def forget() -> None:
-        """Undo this in a forked child, which shares the pipe and holds no resources."""
+        """Undo `before_sigterm` in a forked child, which shares the pipe and holds no resources."""
         if watched:
             signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) is handle:

@@ -1,10 +1,11 @@
 """Arrays that are still pending when a world is left: their collectives can no longer run.
 
-They are computed at once, from what the placeholders deliver: an array that fails later, while collectives of the next
-world run, blocks the rank for good (mlx 0.32.4). An array that cannot be computed must raise later, and do no harm. But
-MLX closes a ring's sockets when it forgets the ring, and such an array still writes to their descriptor numbers, which
-belong to other sockets by then, most likely to the next ring's. And if the array holds the last reference to its group,
-the process crashes. So `LeftBehind` keeps the group and occupies the numbers as long as there are such arrays.
+The arrays are computed at once, from the data that the placeholders deliver: an array that fails later, while
+collectives of the next world run, blocks the rank for good (mlx 0.32.4). An array that cannot be computed must raise
+later, and do no harm. But MLX closes a ring's sockets when it forgets the ring, and such an array still writes to their
+descriptor numbers, which belong to other sockets by then, most likely to the next ring's. And if the array holds the
+last reference to its group, the process crashes. So `LeftBehind` keeps the group and occupies the numbers as long as
+there are such arrays.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def asked(arrays: Iterable[Reference]) -> list[poison.Asked]:
 
 
 def compute(arrays: Iterable[Reference]) -> None:
-    """Evaluate these arrays from what the placeholders deliver, and ignore errors. Called in the main thread."""
+    """Evaluate these arrays with the placeholders' data, and ignore errors. Called in the main thread."""
     import mlx.core as mx
 
     evaluate = original(mx.eval)

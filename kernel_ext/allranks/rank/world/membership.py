@@ -53,18 +53,18 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 CLEAR_BACKENDS = "_ZN3mlx4core11distributed14clear_backendsEv"
-"""``mlx::core::distributed::clear_backends()``: MLX's atexit hook calls it, and its Python API has no such function."""
+"""``mlx::core::distributed::clear_backends()``, which MLX's Python API lacks: MLX calls it in an atexit hook."""
 SETTLE_WITHIN = 2.0
 """Seconds that collectives of the previous world get to return."""
 FAILED_HERE = "the world is broken because a collective failed; it is re-formed after the cell"
-"""Why no further collective is entered."""
+"""Message of the error that further collectives of the cell raise."""
 
 
 def communicator() -> Comm:
-    """The communicator of the current world, as an mpi4py object; on the ranks of an ``mpi`` cluster.
+    """The communicator of the current world, as an mpi4py object. Call this on the ranks of an ``mpi`` cluster.
 
     After an abort, `heal` or `resize`, there is a new communicator, and calls on the previous one raise. Raises
-    RuntimeError in a process that is not such a rank.
+    RuntimeError in a process that is not a rank of an ``mpi`` cluster.
     """
     if (world := World.current) is None:
         raise RuntimeError("allranks.communicator() is for code that runs on the ranks: call it in a cell")
@@ -75,7 +75,7 @@ class World:
     """The rank's membership in a world: `form` joins the first world, and each later one."""
 
     current: ClassVar[World | None] = None
-    """The world of this process."""
+    """The only instance in this process; None before it is made, and in processes that are not ranks."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class World:
         self.mpi = MpiMember(config, ledger, self._break_failed)
         self._jaccl = JacclMember(ledger, blocked, self.release)
         self.environment: set[str] = set()
-        """Environment variables that belong to the worlds this process has been in."""
+        """Names of the environment variables that requests to form a world have set or unset here."""
         self.backend = ""
         self.verbs = False
         """Whether the ranks of this world communicate by verbs (RDMA)."""
@@ -116,9 +116,9 @@ class World:
         self.forming = False
         """Whether the main thread is leaving a world or joining one."""
         self._asked = self._begun = self._stopped = 0
-        """Requests to form a world, numbered from 1: the last one that came, was begun, and was stopped; 0 for none."""
+        """Numbers, from 1, of the last request to form a world that arrived, was begun, or was stopped; 0 for none."""
         self._ring_before: tuple[RingInPlace, Group | None] | None = None
-        """The previous ring, and its group if the user has threads, which still get invalid results from that ring."""
+        """The previous ring; also its group if the user has threads, whose collectives may still be on that ring."""
         self._releasing = threading.Lock()
         World.current = self
 
@@ -127,21 +127,24 @@ class World:
         self._asked += 1
 
     def stop_forming(self) -> None:
-        """Form none of the worlds requested so far, since other ranks have ended. Called in the agent's thread."""
+        """Give up forming the MPI worlds requested so far, since other ranks have ended; other backends ignore this.
+
+        Called in the agent's thread.
+        """
         self._stopped = self._asked
 
     @property
     def is_to_be_left(self) -> bool:
-        """Whether the main thread is to leave this world and has not begun to: no task may block it meanwhile."""
+        """Whether a request to form the next world waits for the main thread, which no task may block meanwhile."""
         return self._begun < self._asked
 
     def _is_stopped(self) -> bool:
         return self._begun <= self._stopped
 
     def form(self, request: Form) -> Joined:
-        """Join the world that the notebook planned, after leaving the previous one; runs in the main thread.
+        """Leave the previous world, if any, and join the one that the notebook planned. Called in the main thread.
 
-        Raises TimeoutError if a neighbour does not join in time, and RuntimeError with MLX's own message.
+        Raises TimeoutError if a neighbour does not join in time, and RuntimeError with the reason if MLX or MPI fails.
         """
         self._begun += 1
         self.forming = True
@@ -198,7 +201,7 @@ class World:
             put(group)
         self._places.clear()
         if self._ring_before is not None:
-            self._ring_before[0].let_go()  # all ranks have left it
+            self._ring_before[0].let_go()  # all ranks have left that ring
         learn_collectives(mx, joined[1])
         self._ledger.enter_world(request.entered, joined[1], group)
         self._ledger.limits.enter_world(request.limits, OPERATIONS, *joined)
@@ -238,12 +241,12 @@ class World:
         mx.distributed.init = replaced(init, init_once)
 
     def _leave(self) -> list[str]:
-        """Leave the old world, if any; returns the names of variables that wait for its collectives, now invalid."""
+        """Leave the current world, if any; returns the names of variables that waited for it and are now invalid."""
         if self.group is None:
             return []
         self._peers.meet(())
         self._meters.wire.leave()
-        # Tracebacks keep the frames of interrupted code, and these keep arrays that wait for the old group.
+        # Tracebacks keep the frames of interrupted code, and the frames keep arrays that wait for the old group.
         for name in ("last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 setattr(sys, name, None)
@@ -266,7 +269,7 @@ class World:
         self._end_ring()
         lingers = threads and isinstance(left, RingInPlace)
         if isinstance(left, RingInPlace):
-            self._ring_before = left, self.group if lingers else None  # a thread may hold the last reference
+            self._ring_before = left, self.group if lingers else None  # a thread may hold the group's last reference
         self._places += rebind.take_out(self.group)
         group, self.group, self._in_place = self.group, None, None
         if left is not None and not lingers:
@@ -275,11 +278,11 @@ class World:
         clear_backends()
         self._left_behind.keep(group, sockets, arrays)
         if not threads:
-            ledger.aborted.owed = None  # no code of the user's waited in this world's collectives, to raise it in
+            ledger.aborted.owed = None  # no thread of the user's waited in this world, so none is to raise it
         return pending
 
     def _end_ring(self) -> None:
-        """Close the previous ring, whose placeholders kept serving the user's threads."""
+        """Close the sockets of the previous ring, and its placeholders if they still serve the user's threads."""
         if self._ring_before is not None:
             ring, group = self._ring_before
             self._ring_before = None
@@ -288,7 +291,7 @@ class World:
                 ring.leave()
 
     def release(self) -> None:
-        """Release JACCL's resources, since this process is about to end. Called in any thread."""
+        """Release JACCL's resources before this process ends, unless a thread still uses them. Called in any thread."""
         with self._releasing:
             if self._jaccl.is_tracked:
                 self._jaccl.release(self.break_up)
@@ -318,16 +321,16 @@ class World:
         return self._in_place.pattern(in_flight) if self._in_place is not None else None
 
     def break_up(self, pattern: bytes | None) -> None:
-        """Make the collectives in flight return, with invalid results that `pattern` marks.
+        """Make the collectives in flight return, with invalid results that `pattern` marks (zeros if it is None).
 
-        Called in the agent's thread or the main thread.
+        MPI ignores `pattern`. Does nothing if collectives cannot be aborted. Called in any thread.
         """
         with self._breaking, self._reserve.lent():
             if self._in_place is not None:
                 self._in_place.break_up(pattern)
 
     def _break_failed(self) -> None:
-        """Break the world because a collective failed without an error from MLX, and let the cell fail.
+        """Break the world because a collective failed without an error from MLX, and make the running cell fail.
 
         Called in the agent's thread or the main thread.
         """
@@ -367,7 +370,10 @@ class World:
             self._in_place = None
 
     def help(self) -> float:
-        """Answer ranks that are blocked in a broken world; returns the seconds until that is due again."""
+        """Continue the abort of a broken world: on MPI, answer ranks blocked in it; on JACCL, end this rank's polls.
+
+        Returns the seconds until this must be called again.
+        """
         with self._breaking:
             again = self._in_place.help() if self._in_place is not None else None
         return again if again is not None else 3600.0
@@ -384,9 +390,9 @@ class World:
         return [stream for stream in used if stream is not None]
 
     def _settle(self) -> bool:
-        """Wait for collectives in flight, and take the errors that MLX would otherwise raise in the next cell.
+        """Wait for collectives in flight, and discard the errors that MLX would otherwise raise in the next cell.
 
-        Returns False if there was an error, or if they did not return within `SETTLE_WITHIN`.
+        Returns False if there was an error, or if the collectives did not return within `SETTLE_WITHIN`.
         """
         import mlx.core as mx
 
@@ -422,12 +428,12 @@ class World:
 
 
 def _backend(_strict: object = False, backend: object = "any", *_more: object, **_options: object) -> object:
-    """The backend that ``init`` is asked for."""
+    """The backend that a call of ``init`` with these arguments requests."""
     return backend
 
 
 def clear_backends() -> None:
-    """Make MLX forget its groups, so that ``init`` makes new ones. Raises RuntimeError if libmlx cannot."""
+    """Make MLX forget its groups, so that ``init`` makes new ones. Raises RuntimeError if MLX lacks the function."""
     import mlx.core as mx
 
     try:

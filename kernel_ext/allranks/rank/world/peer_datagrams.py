@@ -1,4 +1,4 @@
-"""Datagrams by which a rank tells the others that its cell failed, if the notebook does not unblock them.
+"""Datagrams by which a rank informs the others that its cell failed, if the notebook does not unblock them.
 
 The notebook cannot do so when a C extension holds its GIL, when its machine sleeps, or when no thread tracks the cell.
 A rank that failed and got no `requests.Decided` sends a datagram to each other rank of its world, repeatedly. A rank
@@ -22,7 +22,7 @@ SIGNATURE = 32
 """Size of the HMAC-SHA256 at the start of each datagram, in bytes."""
 Word = Literal["failed", "broke"]
 MOST = 64
-"""Maximum number of datagrams read in one turn: any more come from strangers."""
+"""Maximum number of datagrams that one call of `heard` reads, so that a flood from strangers cannot occupy a rank."""
 
 
 class Peers:
@@ -32,7 +32,7 @@ class Peers:
         self._addresses: Sequence[tuple[str, int]] = ()
 
     def listen(self, address: str) -> tuple[str, int] | None:
-        """Receive datagrams at this address; returns it with the port, or None where no socket can be opened."""
+        """Receive datagrams at `address`; returns it and the port, or None if no socket can be opened there."""
         before = self._socket
         if before is not None and before.getsockname()[0] == address:
             return address, int(before.getsockname()[1])
@@ -52,7 +52,7 @@ class Peers:
         self._addresses = addresses
 
     def tell(self, word: Word, cell: int) -> None:
-        """Tell the other ranks that this one `failed` in the cell, or `broke` the world in it."""
+        """Inform the other ranks that this one failed in the cell, or broke the world in it, as `word` says."""
         if (speaks := self._socket) is None:
             return
         message = self._signed(f"{word} {cell}".encode())
@@ -61,7 +61,7 @@ class Peers:
                 speaks.sendto(message, socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0][4])
 
     def heard(self) -> list[tuple[str, int]]:
-        """The messages received from other ranks since the last call: word and number of the cell."""
+        """The messages received from other ranks since the last call: of each, the word and the number of the cell."""
         heard: list[tuple[str, int]] = []
         if (hears := self._socket) is None:
             return heard

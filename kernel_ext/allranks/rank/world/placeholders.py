@@ -50,7 +50,7 @@ class Placeholders:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving, and close the other ends of the descriptors."""
+        """Stop serving, and close our ends of the socket pairs."""
         self._closed = True
         if self._thread is not None:
             self._thread.join()
@@ -68,7 +68,7 @@ class Placeholders:
                     end: Any = key.fileobj
                     try:
                         if events & selectors.EVENT_READ and not end.recv(CHUNK):
-                            selector.unregister(end)  # MLX has closed it
+                            selector.unregister(end)  # MLX has closed its end
                         elif events & selectors.EVENT_WRITE:
                             key.data[0] += end.send(given[key.data[0] % len(self._pattern) :])
                     except BlockingIOError:
@@ -79,6 +79,6 @@ class Placeholders:
 
 def _shut(sockets: list[socket.socket]) -> None:
     for each in sockets:
-        with suppress(OSError):  # the other end has closed it already
+        with suppress(OSError):  # the other end is closed already
             each.shutdown(socket.SHUT_RDWR)
         each.close()

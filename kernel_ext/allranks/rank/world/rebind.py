@@ -18,7 +18,7 @@ Put = Callable[[object], None]
 def take_out(group: object) -> list[Put]:
     """Replace `group` by None wherever it is held; each returned function puts another group in one of these places.
 
-    Tuples cannot be changed and keep the old group; those of default arguments are replaced.
+    A tuple cannot be changed and keeps the old group, but a tuple of default arguments is replaced by a new tuple.
     """
     _forget_cached()
     places: list[Put] = []
@@ -33,10 +33,11 @@ def take_out(group: object) -> list[Put]:
 
 
 def _untracked_holders(group: object) -> list[object]:
-    """Holders that the collector does not track: dicts and tuples of objects that hold no references.
+    """The holders that `gc.get_referrers` misses: dicts, and functions with `group` among their default arguments.
 
-    A group holds none, so ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only through
-    their own holders. Objects older than the rank are frozen (`gc.freeze`), and are not searched.
+    The collector does not track a dict or tuple whose items hold no references, and a group holds none. So
+    ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only through their own holders. Objects
+    older than the rank are frozen (`gc.freeze`), and are not searched.
     """
     objects = gc.get_objects()
     dicts = {
@@ -83,7 +84,7 @@ def _in_dict(holder: dict[Any, Any], group: object) -> list[Put]:
 
 
 def _in_defaults(function: types.FunctionType, group: object) -> list[Put]:
-    """Return a function that replaces all default arguments, since their tuple cannot be changed; [] if not needed."""
+    """Return one function that replaces the whole tuple of default arguments, in a list; [] if `group` is not in it."""
     # `put` must not hold the tuple, which holds the group.
     kept = [None if value is group else value for value in function.__defaults__ or ()]
     at = {i for i, value in enumerate(function.__defaults__ or ()) if value is group}
@@ -95,7 +96,7 @@ def _in_defaults(function: types.FunctionType, group: object) -> list[Put]:
 
 
 def _forget_cached() -> None:
-    """Clear MLX's own caches that hold a group."""
+    """Clear the cache of ``mlx.nn``'s ``sum_gradients``, whose entries hold a group."""
     layers = sys.modules.get("mlx.nn.layers.distributed")
     if layers is not None and hasattr(layers.sum_gradients, "cache_clear"):
         layers.sum_gradients.cache_clear()

@@ -1,8 +1,9 @@
 """``mx.compile`` that survives a re-formed world.
 
 A compiled function keeps the group it was traced with: after a re-form it would raise once and then hang indefinitely
-(seen on mlx 0.32.4). So `install` puts a callable in front of each, which compiles again after `forget_traces`. MLX
-gets the user's own function, by which it finds its traces: two compilations of one function share them.
+(seen on mlx 0.32.4). So `install` puts a callable in front of each compiled function; after `forget_traces`, the
+callable compiles the function again. MLX still gets the user's own function, by whose ``id`` it finds traces: two
+compilations of one function share their traces.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
 
 
 class Generation:
-    """The world in which compiled functions are called."""
+    """Holds the ledger for all compiled functions of this process."""
 
     ledger: Ledger | None = None
-    """Notes the collectives of compiled functions at each call: MLX calls the user's function only to trace it."""
+    """Notes the collectives of compiled functions at each call: MLX calls the user's function only to trace it.
+
+    None if none are to be noted.
+    """
 
 
 def install(mx: Any) -> None:
-    """Replace ``mx.compile``; harmless the second time. Call it before user code or ``mlx.nn`` is imported."""
+    """Replace ``mx.compile``, unless it is replaced already. Call this before user code or ``mlx.nn`` is imported."""
     if is_replaced(mx.compile):
         return
     compile_once = mx.compile
@@ -53,11 +57,11 @@ class _Trace:
     def __init__(self) -> None:
         self.collectives: list[Kind] = []
         self.stream: Stream | None = None
-        """The stream of the last of these collectives."""
+        """The stream of the last of `collectives`."""
 
 
 _traces: weakref.WeakValueDictionary[int, _Trace] = weakref.WeakValueDictionary()
-"""By the ``id`` of the function, as in MLX. A `_Compiled` keeps the function and its trace alive."""
+"""The traces, by the ``id`` of the function, as in MLX. A `_Compiled` keeps the function and its trace alive."""
 _living: weakref.WeakSet[_Compiled] = weakref.WeakSet()
 
 
@@ -66,7 +70,7 @@ def _trace_of(function: object) -> _Trace:
 
 
 def forget_traces() -> None:
-    """Discard what was compiled in the previous world, since its traces must not run in the world just joined.
+    """Discard the functions compiled in the previous world, whose traces must not run in the world just joined.
 
     MLX forgets the traces of a function when an object that was compiled from it, and called, is deleted.
     """

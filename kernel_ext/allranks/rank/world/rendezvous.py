@@ -15,7 +15,7 @@ from allranks.messages.events import Listens
 from allranks.messages.requests import Form
 
 FLUSHED_WITHIN = 0.5
-"""Seconds to wait until a message is sent."""
+"""Maximum seconds to wait until a message has been sent."""
 _LISTEN = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 
@@ -49,7 +49,7 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
 
 
 class Rendezvous:
-    """Delays ``init`` until the ranks to which this one connects listen, and informs ranks that connect to it."""
+    """Delays ``init`` until the ranks to which this rank connects listen, and reports when this rank will listen."""
 
     def __init__(self, lifeline: RankLifeline) -> None:
         self._lifeline = lifeline
@@ -57,7 +57,7 @@ class Rendezvous:
         self._port: int | None = None
 
     def entered(self, port: int) -> None:
-        """Note that ranks to which this one connects have entered ``init`` (`MayConnect`).
+        """Note that the ranks to which this one connects have entered ``init``; `port` is that of `MayConnect`.
 
         Called in the agent's thread.
         """
@@ -66,7 +66,10 @@ class Rendezvous:
             self._changed.notify_all()
 
     def wait(self, request: Form) -> None:
-        """Return when this rank should enter ``init``; if ranks of other hosts wait for that, inform them first."""
+        """Return when this rank should enter ``init``.
+
+        If ranks of other hosts wait until this rank listens, inform the notebook first (`Listens`).
+        """
         if request.told_of is not None:
             with self._changed:
                 self._changed.wait_for(lambda: self._port == request.told_of, request.listen_within)

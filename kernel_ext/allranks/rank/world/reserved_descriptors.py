@@ -51,5 +51,5 @@ class Reserve:
 
 
 def is_at_limit(error: OSError) -> bool:
-    """Whether the process or the machine had no descriptor left."""
+    """Whether `error` means that the process or the machine has no descriptor left."""
     return error.errno in (errno.EMFILE, errno.ENFILE)

@@ -17,7 +17,10 @@ class RingInPlace:
     """The ring that this process is in."""
 
     def __init__(self, holder: int | None, wire: LinkStats, sockets: frozenset[int], ports: Collection[int]) -> None:
-        """`sockets` were opened while the ring was joined: an unrelated socket may also have one of `ports`."""
+        """The ring's sockets are the ones among `sockets` that have one of `ports`.
+
+        All of `sockets` were opened while the ring was joined: an older, unrelated socket may also have one of `ports`.
+        """
         self._holder, self._wire, self._sockets, self.ports = holder, wire, sockets, frozenset(ports)
         own = self._own()
         hold(holder, own)
@@ -34,7 +37,7 @@ class RingInPlace:
         return poison.pattern(in_flight)
 
     def break_up(self, pattern: bytes | None) -> None:
-        """Make the collectives in flight return, with invalid results that `pattern` marks."""
+        """Make the collectives in flight return, with invalid results that `pattern` marks (zeros if it is None)."""
         if self._placeholders is None and (descriptors := self._own()):
             self._wire.leave()
             self._placeholders = Placeholders(pattern or poison.ZEROS)
@@ -48,7 +51,7 @@ class RingInPlace:
         return None
 
     def is_whole(self) -> bool:
-        """Whether the neighbours' ends of the sockets are open; MLX does not report closed ones (0.32.4)."""
+        """Whether nothing was aborted and all sockets are open at both ends, which MLX does not check (0.32.4)."""
         left = self._own()
         return not self.broken_up and len(left) == self._joined and not any(map(has_ended, left))
 
@@ -61,9 +64,9 @@ class RingInPlace:
         return self._placeholders.descriptors
 
     def let_go(self) -> None:
-        """Close the sockets to the neighbours, once all ranks have left this world.
+        """Close the sockets to the neighbours. Called once all ranks have left this world.
 
-        If they were closed earlier, a collective in a neighbour's thread would return an undefined result.
+        If the sockets were closed earlier, a collective in a neighbour's thread would return an undefined result.
         """
         if self._placeholders is not None:
             self._placeholders.let_go()

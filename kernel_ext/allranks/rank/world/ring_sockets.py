@@ -1,4 +1,4 @@
-"""The sockets of this process, and which belong to the ring: MLX does not expose them, but their ports are known."""
+"""Finds this process's sockets, and the ring's among them: MLX does not expose its sockets; their ports are known."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _port_pair(each: socket.socket) -> set[int]:
 
 
 def has_ended(descriptor: int) -> bool:
-    """Whether the other end of a TCP connection is closed."""
+    """Whether the other end of a TCP connection is closed, or the connection has failed; False if data is unread."""
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
         try:
             return not duplicate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)

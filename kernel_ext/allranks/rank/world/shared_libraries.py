@@ -69,7 +69,10 @@ def address_of(function: Any) -> int:
 
 
 def only_place(content: bytes, what: str) -> int:
-    """The pointer-aligned address of `content` in MLX's writable memory. Raises NotInPlace unless there is just one."""
+    """The pointer-aligned address of `content` in MLX's writable memory.
+
+    Raises NotInPlace, with `what` as the name of the content, unless there is exactly one such address.
+    """
     found = []
     for start, memory in writable(MLX):
         at = memory.find(content)

@@ -24,9 +24,9 @@ TELL_AFTER = 2.3
 TELL_EVERY = 0.5
 """Seconds until this rank informs the others again, doubled each time: a rank may enter its collective later."""
 TELL_AT_LEAST_EVERY = 30.0
-"""Upper limit of that interval, in seconds."""
+"""Maximum seconds until this rank informs the others again."""
 SIGNAL_AFTER = 0.4
-"""Seconds that an aborted collective gets to raise before the main thread is sent SIGINT as well."""
+"""Seconds until a stopped cell that still runs is stopped again, and between later attempts."""
 LEAVE_EVERY = 0.1
 """Seconds between two attempts to abort a task's collective that keeps the main thread from leaving the world."""
 LOST_AFTER = 2
@@ -53,19 +53,19 @@ class Unblocker:
         self.broke = False
         """Whether a collective was aborted in this cell, or is about to complete without all its ranks."""
         self._signal_at: tuple[float, int] | None = None
-        """When to send SIGINT, and for which cell."""
+        """The time.monotonic at which to send SIGINT, and the number of the cell to stop; None if no SIGINT is due."""
         self._break_at: tuple[float, int] | None = None
-        """When to stop the cell again if it still runs, and which cell: it may have entered a collective since."""
+        """The time.monotonic at which to stop a cell again, and its number: it may have entered a collective since."""
 
         self._stood: tuple[CodeType, int] | None = None
-        """Position of the main thread in the user's code when it was sent SIGINT; None if it ran other code."""
+        """Position of the main thread in the user's code when it was last sent SIGINT; None if it ran other code."""
         self._looks = 0
-        """Number of consecutive checks since that SIGINT that found no effect of it."""
+        """Number of consecutive checks that found no effect of the last SIGINT."""
         self._tell_at: tuple[float, int] | None = None
-        """When to inform the other ranks that this one failed, and in which cell."""
+        """The time.monotonic at which to inform other ranks that this one failed, and the number of the failed cell."""
         self._tell_every = TELL_EVERY
         self._released: int | None = None
-        """The cell whose collectives other ranks enter in place of missing ranks."""
+        """Number of the last cell whose collectives other ranks entered in place of missing ranks; None if none."""
 
     def begin_cell(self, number: int) -> None:
         """Reset the state for cell `number`, and refuse its collectives if they were aborted before it began."""
@@ -74,12 +74,15 @@ class Unblocker:
             self._ledger.refuse_in_cell(RELEASED)
 
     def release(self, number: int, newest: int) -> None:
-        """Abort the collectives of cell `number` up to `newest`: other ranks enter them in place of missing ranks."""
+        """Treat the collectives of cell `number`, up to `newest`, as aborted, and refuse later ones in this cell.
+
+        Other ranks enter these collectives in place of the missing ranks, so their results are invalid.
+        """
         self._released = number
         if not self._cell.runs(number):  # it has not begun, or is over
             return
         self._ledger.refuse_in_cell(RELEASED)
-        # If this rank has called `newest`, in which others still wait, it has not evaluated it yet, and gets no result.
+        # Other ranks still wait in `newest`. If this rank has called `newest`, it has no result yet, and gets none.
         if self._ledger.number >= newest or (self._blocked() and self._cell.current_collective()):
             self.broke = True
             self._note(None)
@@ -87,7 +90,7 @@ class Unblocker:
                 self._ledger.aborted.owed = None
 
     def _note(self, pattern: bytes | None) -> None:
-        """Record the collectives in flight as aborted."""
+        """Record the collectives in flight as aborted, with results that `pattern` marks."""
         ledger = self._ledger
         in_flight, newest = ledger.in_flight(), ledger.last()
         if newest is not None:
@@ -140,11 +143,14 @@ class Unblocker:
         return True
 
     def _holds(self) -> bool:
-        """Whether collectives of this world can still be aborted; in a broken one, ranks wait for something else."""
+        """Whether collectives of this world can still be aborted; in a broken world, ranks wait for something else."""
         return self._world.breakable and not self._world.broken_up
 
     def _refuse_and_note(self, collective: LedgerEntry | None) -> bytes | None:
-        """Refuse further collectives, and record those aborted now; returns the pattern that marks their results."""
+        """Refuse further collectives; if `collective` is not None, record the collectives in flight as aborted.
+
+        Returns the pattern that marks their results.
+        """
         pattern = self._world.pattern()
         if collective is not None:
             self._note(pattern)
@@ -169,7 +175,7 @@ class Unblocker:
         return True
 
     def failed(self, number: int) -> None:
-        """Prepare to inform the other ranks, which may wait for this one: its cell ended with an error of its own."""
+        """Prepare to inform the other ranks, which may wait for this one: cell `number` raised an error of its own."""
         self._tell_at, self._tell_every = (time.monotonic() + TELL_AFTER, number), TELL_EVERY
 
     def decided(self, number: int) -> None:
@@ -188,12 +194,12 @@ class Unblocker:
                 self.refuse(BROKEN)
 
     def refuse(self, because: str) -> None:
-        """Refuse further collectives, since the world is broken elsewhere, and answer ranks that are blocked in one."""
+        """Refuse further collectives, since another rank has broken the world; on MPI, also break the world here."""
         self._ledger.refuse, self._ledger.refused_in_cell = because, False
         self._world.broken_elsewhere()
 
     def tick(self, now: float) -> float:
-        """Do what is due; returns the seconds until the agent must call this again."""
+        """Do the work that is due; returns the seconds after which the agent must call this again, at the latest."""
         self._hear()
         if self._tell_at is not None and now >= self._tell_at[0]:
             self._tell_at = (now + self._tell_every, self._tell_at[1])
@@ -210,7 +216,7 @@ class Unblocker:
             if stuck and self._cell.runs(number):
                 self._interrupt()
         if self._break_at is not None and now >= self._break_at[0]:
-            # Repeated until the cell ends: it may enter a collective only now, and no other rank will enter that.
+            # Repeated until the cell ends: it may enter a collective only now, and no other rank will enter it.
             number, self._break_at = self._break_at[1], None
             if self._cell.runs(number):
                 self._break_at = (now + SIGNAL_AFTER, number)

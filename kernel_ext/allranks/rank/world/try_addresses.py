@@ -28,7 +28,7 @@ class Listening:
         """One port for each address; 0 where this host cannot listen at the address."""
 
     def stop(self) -> None:
-        """Close the ports, and the connections."""
+        """Close the ports and the connections."""
         for each in self._listeners:
             if each is not None:
                 each.close()
@@ -47,7 +47,10 @@ class Listening:
 
 
 def try_all(hosts: Sequence[HostAt], key: bytes, within: float, measure: float) -> list[HostTried]:
-    """Connect to all hosts at once, then measure how fast each sends, one after another (see `requests.TryHosts`)."""
+    """Connect to the hosts, up to 32 at a time, then measure how fast each sends, one after another.
+
+    With `measure` 0, nothing is measured (see `requests.TryHosts`).
+    """
     if not hosts:
         return []
     with ThreadPoolExecutor(min(len(hosts), 32)) as threads:
@@ -63,7 +66,7 @@ def try_all(hosts: Sequence[HostAt], key: bytes, within: float, measure: float) 
 
 
 def _connected(host: HostAt, key: bytes, within: float) -> socket.socket | str:
-    """A connection to the host, or why there is none."""
+    """A connection to the host, or the reason why there is none."""
     try:
         connection = socket.create_connection((host.address, host.port), within)
     except TimeoutError:

@@ -56,7 +56,7 @@ class ReloadHandlers(RequestTable):
 
     def _prepare(self, request: requests.PrepareReload, _: Buffers) -> Reply[requests.ReloadPrepared]:
         folder, allowed = self._beginning.directory, self._cell.interrupt.allowed
-        self._ledger.refuse_in_cell(RELOADING)  # a rank whose module fails earlier would never enter them
+        self._ledger.refuse_in_cell(RELOADING)  # a rank whose module fails earlier would never enter one
         self._reloading = request.reload
         try:
             prepared = self._reloader.prepare(request.reload, request.committed, folder, allowed)

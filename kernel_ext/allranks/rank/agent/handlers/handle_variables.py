@@ -30,7 +30,7 @@ class VariableHandlers(RequestTable):
         super().__init__()
         self._rank, self._user_ns, self._names, self._ledger, self._cell = rank, user_ns, names, ledger, cell
         self._pushed: tuple[int, Namespace] | None = None
-        """Number of a push, and the variables that are bound once all ranks have loaded theirs."""
+        """Number of an undecided push, and the variables to bind once all ranks have loaded theirs; else None."""
         self.confirm(requests.Push, self._push)
         self.confirm(requests.DecidePush, self._decide_push)
         self.answer(requests.Pull, self._pull)
@@ -130,7 +130,10 @@ class CheckpointHandlers(RequestTable):
             path.unlink()
 
     def _rescue(self, request: requests.Rescue, _: Buffers) -> Reply[requests.Saved]:
-        """Save the variables that the blocked cell has not bound. MLX would read the others even if half computed."""
+        """Save the variables that are bound to the same objects as when the blocked cell began.
+
+        MLX would save arrays that the cell has made since even if they are half computed.
+        """
         variables = self._names.user_variables()
         old = {name: value for name, value in variables.items() if self._cell_names.was_bound(name)}
         unsure = [name for name in variables if name not in old]

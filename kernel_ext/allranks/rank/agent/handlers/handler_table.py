@@ -31,7 +31,7 @@ class RequestTable:
         self.handlers[request] = handler
 
     def confirm(self, question: type[N], handler: Callable[[N, Buffers], None]) -> None:
-        """Register the handler of a question whose answer only confirms that it was done."""
+        """Register the handler of a question whose answer only confirms that the handler has returned."""
 
         def handle(request: N, buffers: Buffers) -> Reply[Nothing]:
             handler(request, buffers)

@@ -2,5 +2,5 @@
 
 Runs in: a rank's main thread; the agent's thread aborts.
 Called by: ``rank.world.membership``, ``rank.probe``.
-May call: ``rank.collectives``, the modules of ``rank.world`` above it.
+May call: ``machine``, ``rank.collectives``, the modules of ``rank.world`` above it.
 """

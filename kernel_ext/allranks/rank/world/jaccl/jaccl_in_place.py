@@ -38,7 +38,10 @@ class JacclInPlace:
     def __init__(
         self, blocked: Callable[[], bool], table: VerbsTable, trial: VerbsTrial, made: dict[str, list[int]]
     ) -> None:
-        """`made` lists the resources that JACCL made for this world, by verb. Raises NotInPlace."""
+        """`made` lists the resources that JACCL made for this world, by verb.
+
+        Raises NotInPlace if the driver's functions in this world's contexts differ from those in the trial's context.
+        """
         self._blocked, self._table, self._trial, self._made = blocked, table, trial, made
         if any(slots(context) != trial.slots for context in made["open_device"]):
             raise NotInPlace("the driver has other functions in the contexts of this world than in one that was tried")
@@ -56,7 +59,10 @@ class JacclInPlace:
         return poison.pattern(in_flight) if self._trial.flushes else poison.ZEROS
 
     def break_up(self, pattern: bytes | None) -> None:
-        """Make the collectives in flight return, with invalid results that `pattern` marks."""
+        """Make the collectives in flight return, with invalid results that `pattern` marks (zeros if it is None).
+
+        If ERR completes nothing, the collectives raise instead.
+        """
         if self.broken_up:
             return
         self.broken_up = True
@@ -74,7 +80,7 @@ class JacclInPlace:
         """Do nothing: another rank has broken this world, and the head unblocks this rank if it is blocked."""
 
     def help(self) -> float | None:
-        """Answer polls here if the driver does not complete the aborted work.
+        """Answer polls in the driver's place if the driver does not complete the aborted work.
 
         Returns the seconds until the next call; None if none is needed.
         """
@@ -88,7 +94,7 @@ class JacclInPlace:
         return None
 
     def has_failed(self) -> bool:
-        """Whether a transfer failed: MLX takes it for success (0.32.4), but its queue pair is in ERR then."""
+        """Whether a transfer failed before any abort. MLX does not notice (0.32.4), but a queue pair is in ERR then."""
         with self._table.lock:
             return not self.broken_up and any(is_in_error(self._table, pair) for pair in self._left("create_qp"))
 
@@ -97,7 +103,7 @@ class JacclInPlace:
         return not self.broken_up and not self.has_failed()
 
     def leave(self) -> list[int]:
-        """Return no descriptors: this world has none, and the collectives that waited for it were completed."""
+        """Return no descriptors: this world has none, and its abort has ended all collectives in flight."""
         self._look_at = None
         return []
 
@@ -126,8 +132,8 @@ class JacclInPlace:
     def _invent(self, _queue: int, room: int, completions: int) -> int:
         """Invent one completion per poll, so that no loop gets more than it waits for.
 
-        The first completions (`_SENDS_FIRST`) are those of sends, for which JACCL copies nothing. The later ones are
-        those of receives: only a mesh's reduction waits for these as well, and it accepts any.
+        The first completions (`_SENDS_FIRST`) are of sends, for which JACCL copies nothing. The later ones are of
+        receives: only a mesh's reduction waits for receives as well, and it accepts any.
         """
         if not room:
             return 0

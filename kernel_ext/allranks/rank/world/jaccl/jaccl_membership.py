@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from mlx.core import Stream
 
 ENDS = "this rank's process is being ended"
-"""Why no further collective is entered."""
+"""Message of the error that further collectives raise."""
 RETURNS_WITHIN = 1.5
 """Seconds that collectives get to return before the process ends."""
 
 
 class JacclMember:
     def __init__(self, ledger: Ledger, blocked: Callable[[], bool], on_sigterm: Callable[[], None]) -> None:
-        """`blocked` returns whether the main thread waits on a lock."""
+        """`blocked` returns whether the main thread waits on a lock.
+
+        `on_sigterm` is called before SIGTERM ends the process.
+        """
         self._ledger, self._blocked, self._on_sigterm = ledger, blocked, on_sigterm
         self._table: VerbsTable | None = None
         self._trial: VerbsTrial | None = None
@@ -49,7 +52,7 @@ class JacclMember:
         return self._table is not None
 
     def prepare(self, mx: ModuleType) -> None:
-        """Before each JACCL world: note which resources exist; before the first, begin to track them."""
+        """Note which resources exist, or begin to track them in the first world. Call this before each JACCL world."""
         if self._table is not None:
             self._before = {make: set(held) for make, held in self._table.held.items()}
         if self._table is not None or self.not_in_place:
@@ -84,7 +87,7 @@ class JacclMember:
         self.not_in_place = self.not_in_place or because
 
     def release(self, break_up: Callable[[bytes | None], None]) -> None:
-        """Free the resources that JACCL holds, once `break_up` has ended the collectives of the world."""
+        """End the world's collectives with `break_up`, and free JACCL's resources if all collectives have returned."""
         if self._table is not None and any(self._table.held.values()):
             self._refuse()  # the main thread goes on until the process ends
             break_up(None)
@@ -115,7 +118,7 @@ class JacclMember:
 
 
 def usable_table(mx: ModuleType) -> VerbsTable:
-    """MLX's table of verbs. Raises NotInPlace if it may not be used; writes nothing."""
+    """MLX's table of verbs. Raises NotInPlace if it is not found or may not be used; writes nothing."""
     _check_switch()
     if not mx.distributed.is_available("jaccl"):  # MLX opens librdma only now
         raise NotInPlace(f"MLX cannot load {sys.platform}'s librdma")

@@ -28,7 +28,7 @@ VERBS = [
     "reg_mr",
     "dereg_mr",
 ]
-"""In the order of ``IBVWrapper`` in mlx's ``jaccl/rdma.h`` (0.32.4)."""
+"""Names of the verbs without ``ibv_``, in the order of ``IBVWrapper`` in mlx's ``jaccl/rdma.h`` (0.32.4)."""
 P, INT = ctypes.c_void_p, ctypes.c_int
 CType: TypeAlias = "type[ctypes._SimpleCData[Any]]"
 """The type of an argument or a result."""
@@ -48,7 +48,7 @@ class RdmaVerbs:
     """All sixteen verbs of a library."""
 
     def __init__(self, library: str = LIBRARY) -> None:
-        """`library` is a file or a name for ``dlopen``. Raises NotInPlace."""
+        """`library` is a file or a name for ``dlopen``. Raises NotInPlace if it cannot be loaded or lacks a verb."""
         try:
             self.library = ctypes.CDLL(library, use_errno=True)
             self.addresses = {name: address_of(getattr(self.library, f"ibv_{name}")) for name in VERBS}

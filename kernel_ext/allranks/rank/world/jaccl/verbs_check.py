@@ -27,7 +27,7 @@ _STATE, _ACCESS, _PKEY, _PORT = 1, 8, 16, 32
 _LOCAL_WRITE = 1
 _ROOM = 4096
 _POLLS, _POLL_EVERY = 100, 0.002
-"""Number of times that a device is polled for a completion, and the seconds between two polls."""
+"""Maximum number of polls for one completion, and the seconds between two polls."""
 
 Slots = dict[int, int]
 """Maps an offset in a context to the address of the driver's function."""
@@ -82,7 +82,7 @@ class VerbsTrial:
 
 @contextmanager
 def devices(verbs: RdmaVerbs) -> Iterator[list[int]]:
-    """The RDMA devices, valid within the context."""
+    """The RDMA devices, valid within the ``with`` block."""
     count = ctypes.c_int()
     listed = verbs.call("get_device_list", [P], P)(ctypes.addressof(count))
     try:
@@ -94,7 +94,7 @@ def devices(verbs: RdmaVerbs) -> Iterator[list[int]]:
 
 @contextmanager
 def first_opened(verbs: RdmaVerbs, found: Iterable[int]) -> Iterator[int]:
-    """A context of the first of these devices that can be opened. Raises NotInPlace."""
+    """An ``ibv_context`` of the first device in `found` that can be opened. Raises NotInPlace if there is none."""
     context: int | None = next(filter(None, map(verbs.call("open_device", [P], P), found)), None)
     if context is None:
         raise NotInPlace("no RDMA device could be opened")
@@ -123,7 +123,10 @@ def made_pair(verbs: RdmaVerbs, stack: ExitStack, domain: int, queue: int) -> in
 
 
 def flushes(verbs: RdmaVerbs, context: int, functions: Slots) -> bool:
-    """Whether a queue pair completes two receives in ERR, one posted before and one after. Raises NotInPlace."""
+    """Whether a queue pair in ERR completes a receive posted before the move to ERR, and one posted after it.
+
+    Raises NotInPlace if a verb fails, so that this cannot be tried.
+    """
     memory = ctypes.create_string_buffer(_ROOM)
     with ExitStack() as stack:
         domain = made(verbs, stack, "alloc_pd", context)

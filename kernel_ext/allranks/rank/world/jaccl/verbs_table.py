@@ -2,8 +2,8 @@
 
 JACCL keeps pointers to librdma's functions in one static object: sixteen, in a fixed order (mlx 0.32.4). The table is
 found by its content, the addresses of these functions, and nothing is written unless they occur exactly once. Ten of
-the functions are replaced by Python functions that call them and record what was made or freed. JACCL calls these ten
-while a world is formed or left, and in no collective.
+the functions are replaced by Python functions that call them and record each resource made or freed. JACCL calls these
+ten while a world is formed or left, and in no collective.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class VerbsTable(RdmaVerbs):
         self.lock = threading.RLock()
         """Taken while a resource is freed, and while other code uses resources in `held`."""
         self.held: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in MADE_BY}
-        """The resources that JACCL has not freed, by the verb that made them: address to the verb's arguments."""
+        """By verb, the resources that it made and JACCL has not freed: maps their addresses to the verb's arguments."""
 
     def install(self) -> None:
         """Make JACCL call our functions."""

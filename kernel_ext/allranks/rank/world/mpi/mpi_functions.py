@@ -1,7 +1,7 @@
 """The pointers by which MLX calls MPI, found in libmlx's memory and replaced by our own functions (``mpi_calls.c``).
 
-MLX keeps these pointers in one static object (see `shared_libraries`). None is written unless each occurs exactly once.
-The functions must be native: a collective returns on MLX's stream thread, while the main thread may hold the GIL.
+MLX keeps these pointers in one static object (see `shared_libraries`). No pointer is written unless each occurs exactly
+once. Our functions must be native: a collective returns on MLX's stream thread, while the main thread may hold the GIL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from allranks.rank.world.shared_libraries import NotInPlace, address_of, only_pl
 
 SOURCE = Path(__file__).with_name("mpi_calls.c")
 OPTIONS = ("-O2", "-shared", "-fPIC")
-"""The compiler's options for it."""
+"""The compiler's options for `SOURCE`."""
 COMPILE_WITHIN = 60.0
 POINTER = ctypes.sizeof(ctypes.c_void_p)
 REPLACED = {
@@ -47,15 +47,15 @@ REAL = {
     "real_comm_size": "MPI_Comm_size",
     "real_is_revoked": "MPIX_Comm_is_revoked",
 }
-"""Maps each pointer in our code to the MPI function that it calls."""
+"""Maps each pointer in our code to the MPI function to which it points."""
 WORLD, ENABLED = "ompi_mpi_comm_world", "ompi_ftmpi_enabled"
 _SIZED = (f"{kind}{bits}_t" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 INTEGERS = tuple(f"ompi_mpi_{name}" for name in ("c_bool", *_SIZED))
-"""MPI's types for MLX's integers and bool, by their symbols in Open MPI."""
+"""Symbols in Open MPI of the types that MLX uses for its integers and bool."""
 
 
 class MpiFunctions:
-    """Libmpi, our functions, and the places where MLX keeps its pointers; nothing is written before `install`."""
+    """Libmpi, our functions, and the places where MLX keeps its pointers; these are not written before `install`."""
 
     def __init__(self, library: str, directory: Path) -> None:
         """`library` is the MPI that MLX has opened; `directory` is for compiling our functions. Raises NotInPlace."""
@@ -101,7 +101,7 @@ class MpiFunctions:
         _write(self._places[WORLD], communicator)
 
     def leave(self) -> list[int]:
-        """Keep MLX from freeing communicators until `use`; returns those of groups that were split from this world."""
+        """Keep MLX from freeing communicators until `use`; returns the communicators that MLX split from this world."""
         ctypes.c_int.in_dll(self._ours, "leaving").value = 1
         return [handle for handle in self._groups if handle]
 
@@ -139,7 +139,7 @@ def _our_functions(directory: Path) -> ctypes.CDLL:
         kept = _kept()
         kept.parent.parent.mkdir(parents=True, exist_ok=True)
         make_private(kept.parent)
-        write_private(kept, library.read_bytes())  # other ranks, and hosts with the same home, may do so at once
+        write_private(kept, library.read_bytes())  # other ranks and other hosts may write the same file now
     return ours
 
 

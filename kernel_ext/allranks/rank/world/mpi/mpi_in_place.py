@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 C = TypeVar("C", bound="Comm")
 RETURNS_WITHIN = 1.0
-"""Seconds to wait until the calls of a failed attempt, or of a broken world, return; some never do."""
+"""Maximum seconds to wait until the calls of a failed attempt, or of a broken world, return; some never do."""
 HELP_EVERY = 0.01
 """Seconds between two MPI calls by which a rank in a broken world answers the others."""
 WAKE_EVERY = 0.1
@@ -37,7 +37,7 @@ WAKE_EVERY = 0.1
 
 
 def prepared(mx: ModuleType, directory: Path) -> tuple[ModuleType, MpiFunctions]:
-    """mpi4py's ``MPI``, and the functions for MLX; these are compiled in `directory` if they are not kept yet.
+    """mpi4py's ``MPI``, and the functions for MLX, compiled in `directory` unless a compiled file was kept.
 
     Raises NotInPlace. Changes nothing in MLX.
     """
@@ -80,7 +80,7 @@ class MpiInPlace:
         """Whether collectives can be aborted: MPI must allow several threads, and mpirun run with fault tolerance."""
 
     def pattern(self, _in_flight: Iterable[Asked]) -> None:
-        """Return None: ``mpi_calls.c`` marks each invalid result by its own type."""
+        """Return None: ``mpi_calls.c`` marks each invalid result with a value of the result's own type."""
 
     def break_up(self, _pattern: bytes | None) -> None:
         """Make every collective of this world return on all ranks, with invalid results."""
@@ -110,7 +110,7 @@ class MpiInPlace:
         return HELP_EVERY
 
     def _wake(self) -> None:
-        """Make calls that still wait in a revoked communicator look at it again.
+        """Make calls that still wait in a revoked communicator notice that it is revoked.
 
         A call that was about to wait when its communicator was revoked misses the revocation, and waits for good (Open
         MPI 5.0.11, about one in 200 revocations). Revoking any communicator wakes all calls.
@@ -135,7 +135,7 @@ class MpiInPlace:
         return []
 
     def join_parents(self, rank: int, is_stopped: Callable[[], bool]) -> None:
-        """In a process that other ranks have started: join them as rank `rank`."""
+        """In a process that other ranks have started, join them as rank `rank`; in other processes, do nothing."""
         parents = self._mpi.Comm.Get_parent()
         if parents != self._mpi.COMM_NULL:
             # `_form` does not know this attempt, so a failure revokes nothing: the other ranks may not have made the
@@ -145,9 +145,9 @@ class MpiInPlace:
     def next_world(self, rank: int, spawn: Sequence[Spawn], is_stopped: Callable[[], bool]) -> None:
         """Form the communicator of the next world, and start the ranks to `spawn`; all remaining ranks call this.
 
-        Raises RuntimeError with MPI's own message, or once `is_stopped` returns True. A thread may then remain in
-        ``Spawn_multiple``, where it waits for a process that has died, and uses no processor. A retry shrinks the same
-        communicator again.
+        Raises RuntimeError if MPI fails, if an earlier attempt is still making a communicator, or once `is_stopped`
+        returns True. A thread may then remain in ``Spawn_multiple``, where it waits for a process that has died, and
+        uses no processor. A retry shrinks the same communicator again.
         """
         with self._made:
             if not self._made.wait_for(lambda: not self._making, RETURNS_WITHIN):
@@ -171,9 +171,9 @@ class MpiInPlace:
     def _makes(self, among: Comm | None) -> Iterator[None]:
         """Context in which a communicator is made: MPI can make the next one only after this one is made or has failed.
 
-        It ends when all living ranks of the communicator `among` have reached its end: a rank that learns of a
-        revocation before it has made the communicator crashes (`ompi_comm_revoke_local`, Open MPI 5.0.11). A rank that
-        dies in ``Merge`` blocks the others for good.
+        The context ends when all living ranks of the communicator `among` have reached its end; with None, this rank
+        does not wait. A rank that learns of a revocation before it has made the communicator crashes
+        (`ompi_comm_revoke_local`, Open MPI 5.0.11). A rank that dies in ``Merge`` blocks the others for good.
         """
         with self._made:
             self._making += 1

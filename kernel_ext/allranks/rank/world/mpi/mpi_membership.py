@@ -54,7 +54,7 @@ class MpiMember:
     def enter(self, mx: ModuleType, request: Form, is_stopped: Callable[[], bool]) -> MpiInPlace | None:
         """Make MLX join the communicator of this world; returns None where MPI's collectives cannot be aborted.
 
-        Raises RuntimeError with MPI's own message or once `is_stopped` returns True, and TimeoutError.
+        Raises TimeoutError after `request.timeout`, and RuntimeError if MPI fails or once `is_stopped` returns True.
         """
         late = f"the ranks did not form the next world of MPI within {request.timeout:g} s"
         with time_limit(request.timeout, late):
