@@ -40,7 +40,7 @@ class Unblocking:
         """Whether the remaining ranks can never be unblocked."""
 
     def interrupt(self) -> None:
-        """Send SIGINT to every rank that still runs the cell."""
+        """Interrupt every rank that still runs the cell."""
         self._watch.stopping = True
         self._monitor.interrupted |= {(rank, self._cell) for rank in self._outcome.open}
         for rank in sorted(self._outcome.open):  # a copy: another thread may track the cell, and remove ranks that end

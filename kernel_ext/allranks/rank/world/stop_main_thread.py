@@ -65,7 +65,7 @@ class Unblocker:
         """The time.monotonic at which to inform other ranks that this one failed, and the number of the failed cell."""
         self._tell_every = TELL_EVERY
         self._released: int | None = None
-        """Number of the last cell whose collectives other ranks entered in place of missing ranks; None if none."""
+        """Number of the last cell whose collectives the ranks that had missed them entered with NaN; None if none."""
 
     def begin_cell(self, number: int) -> None:
         """Reset the state for cell `number`, and refuse its collectives if they were aborted before it began."""
@@ -76,7 +76,7 @@ class Unblocker:
     def release(self, number: int, newest: int) -> None:
         """Treat the collectives of cell `number`, up to `newest`, as aborted, and refuse later ones in this cell.
 
-        Other ranks enter these collectives in place of the missing ranks, so their results are invalid.
+        The ranks that missed these collectives enter them with NaN, so that their results are invalid.
         """
         self._released = number
         if not self._cell.runs(number):  # it has not begun, or is over
