@@ -83,9 +83,9 @@ def test_the_options_of_up_reach_the_ranks(kernel: Notebook, tmp_path: object) -
     kernel.run("%distributed down")
     options = f"--env A=1 --env 'B=two words' --cwd {tmp_path} --name mine --timing"
     started = kernel.ok(f"%distributed up -n 2 --backend ring {options}").stdout
-    assert re.search(r"\nStarted in [\d.]+ m?s:\nstep .*\nstart Python, import +localhost +[\d.]+ m?s +█", started), (
-        started
-    )
+    assert re.search(
+        r"(?m)^Started in [\d.]+ m?s:\nstep .*\nstart Python, import +localhost +[\d.]+ m?s +█", started
+    ), started
     cell = kernel.ok("%%distributed\nimport os\nprint(os.environ['A'], os.environ['B'], os.getcwd())")
     assert cell.stdout == f"ranks 0-1 │ 1 two words {tmp_path}\n"
     assert 'world "mine"' in kernel.ok("%distributed status").all
