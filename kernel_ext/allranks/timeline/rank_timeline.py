@@ -6,7 +6,7 @@ rest of each rank's own duration is that rank's wait, as in `head.state.collecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -15,6 +15,8 @@ from allranks_backends.views import Collective
 
 from .clocks import Meeting
 
+Span = tuple[float, float]
+"""When something began and ended, in seconds since the cell began on the first rank."""
 Moment = TypeVar("Moment", float, float | None)
 
 
@@ -158,3 +160,37 @@ def with_waits(ranks: Sequence[RankTimeline]) -> tuple[RankTimeline, ...]:
         return replace(call, wait=mine - transfer, transfer=transfer, last=last[call.number])
 
     return tuple(replace(each, calls=tuple(map(split, each.calls))) for each in ranks)
+
+
+def transferring(each: RankTimeline) -> Iterator[Span]:
+    """The spans in which this rank transferred data."""
+    for call in each.calls:
+        if call.began is not None and call.ended is not None:
+            yield call.began + (call.wait or 0.0), call.ended
+
+
+def waiting(each: RankTimeline) -> Iterator[Span]:
+    """The spans in which this rank waited for others."""
+    for call in each.calls:
+        if call.began is not None and call.ended is None:  # aborted
+            yield call.began, each.ended
+        elif call.began is not None and call.wait:
+            yield call.began, call.began + call.wait
+
+
+def computing(each: RankTimeline) -> Iterator[Span]:
+    """The spans in which this rank evaluated arrays outside of collectives."""
+    yield from each.evaluations
+    for call in each.calls:
+        if call.began is not None:
+            yield call.asked, call.began
+
+
+def covered(spans: Iterable[Span], seconds: float, columns: int) -> list[float]:
+    """The share of each column's time that the spans cover."""
+    shares = [0.0] * columns
+    for began, ended in spans:
+        first, last = (max(0.0, min(columns, at / seconds * columns)) for at in (began, ended))
+        for column in range(int(first), min(int(last) + 1, columns)):
+            shares[column] += min(last, column + 1.0) - max(first, float(column))
+    return [min(share, 1.0) for share in shares]

@@ -10,8 +10,7 @@ from allranks.units import seconds_text
 from allranks_widgets.axis import ticks
 
 from .cell_timeline import CellTimeline
-from .rank_timeline import Mark, RankTimeline
-from .spans import computing, covered, transferring, waiting
+from .rank_timeline import Mark, RankTimeline, computing, covered, transferring, waiting
 
 MOST_RANKS = 32
 """Maximum number of ranks drawn; ranks beyond that are only counted."""

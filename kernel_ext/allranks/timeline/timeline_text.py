@@ -12,7 +12,7 @@ from allranks_backends.plan import rank_label
 from allranks_widgets.table import html_table, text_table
 
 from .cell_timeline import CellTimeline
-from .spans import computing, covered, transferring, waiting
+from .rank_timeline import computing, covered, transferring, waiting
 from .timeline_svg import MOST_RANKS, svg
 
 COLUMNS = 60
