@@ -35,7 +35,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "tests/messages": CONNECTION,
     "tests/rank": RANK,
     "tests/widgets": ("widgets",),
-    "tests/test_check_arguments.py": (f"{KERNEL_EXT}/check_arguments.py",),
+    "tests/test_check_arguments.py": (f"{KERNEL_EXT}/check_arguments.py", f"{KERNEL_EXT}/hosts_from_options.py"),
     "tests/test_up_options.py": (f"{KERNEL_EXT}/up_options.py", f"{KERNEL_EXT}/settings.py"),
     "tests/test_benchmarks.py": ("benchmarks",),
     "tests/test_ci.py": (".ci", "tests/unsteady.md"),

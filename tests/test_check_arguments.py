@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.check_arguments import hosts_of, writable
+from allranks.check_arguments import writable
 from allranks.errors import UsageError
+from allranks.hosts_from_options import hosts_of
 
 
 def test_a_variable_without_a_value_in_a_hostfile_is_empty_as_mlx_launch_has_it() -> None:

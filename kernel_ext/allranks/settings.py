@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from allranks_backends.plan import Host
 from allranks_backends.registry import get_backend
 
-from .check_arguments import known_backend, lease_of, python_here
+from .check_arguments import known_backend, lease_of
 from .errors import UsageError
+from .hosts_from_options import python_here
 from .machine.lease import SAVED_WITHIN
 from .up_options import OF_PLACE_AND_TIME, UpOptions
 

@@ -23,7 +23,7 @@ import zmq
 
 from allranks import Cluster
 from allranks.errors import CannotStart, UsageError
-from allranks.hosts import listener
+from allranks.hosts import accept_scheduler_ranks
 from allranks.rank.process.join_from_scheduler import find_notebook
 from allranks_backends.runtimes.mpi import find_mpirun
 from tests.jupyter import Notebook
@@ -190,7 +190,7 @@ def test_too_few_are_counted_and_sent_home(scheduler: Scheduler, monkeypatch: py
     def now() -> float:
         return 10.0 if any(said.startswith("1 of 2") for said in scheduler.said) else 0.0
 
-    monkeypatch.setattr(listener, "time", SimpleNamespace(monotonic=now))
+    monkeypatch.setattr(accept_scheduler_ranks, "time", SimpleNamespace(monotonic=now))
     cluster = Cluster(2, join=scheduler.file, backend="ring", timeout=4)
     with pytest.raises(CannotStart, match=r"1 of 2 ranks have joined \(on .*\) within 4 s\. Started by: .* --join "):
         cluster.up(scheduler.on_first_word(scheduler.start))

@@ -14,7 +14,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CannotStart
-from allranks.hosts import listener
+from allranks.hosts import accept_scheduler_ranks
 from tests.hosts.lab import Hosts
 from tests.hosts.test_hosts import gone, left, sums
 from tests.waiting import comes_true
@@ -94,7 +94,7 @@ def test_two_ranks_from_each_of_two_hosts(hosts3: Hosts, tmp_path: Path, monkeyp
             assert cluster.pull("kept") == [0, 1]
             _nobody_is_let_in(cluster, hosts3)
             # Not before: a process that stands still for a moment is not to be taken for one that is lost.
-            monkeypatch.setattr(listener, "LOST_AFTER", 0.5)
+            monkeypatch.setattr(accept_scheduler_ranks, "LOST_AFTER", 0.5)
             hosts3.link("host2", "down")
             assert comes_true(cluster, lambda now: now.ranks[1].state == "dead", WITHIN)
             end = cluster._live.ranks.reached.others["host2"] if cluster._live.ranks else None

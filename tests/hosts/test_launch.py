@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.check_arguments import hosts_of
 from allranks.head.world.forming import place
+from allranks.hosts_from_options import hosts_of
 from allranks_backends.registry import BACKENDS
 from tests.backends.conftest import FIRST_PORT, MLX_LAUNCH, NOT_THE_BACKENDS, as_seen
 from tests.hosts.lab import Hosts

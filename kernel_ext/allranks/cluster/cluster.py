@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.check_arguments import hosts_of
 from allranks.discovery.running_clusters import RunningCluster
 from allranks.files.fetch import FetchResult
 from allranks.files.share_files import ShareResult
@@ -16,6 +15,7 @@ from allranks.files.sync_result import SyncResult
 from allranks.head.world import attaching
 from allranks.head.world.change import WorldChange
 from allranks.head.world.detached import only_left_behind
+from allranks.hosts_from_options import hosts_of
 from allranks.messages.cell_options import Check
 from allranks.notebook.comm_proxies import ProxiedComms
 from allranks.notebook.feed_dashboards import Screen, Watch

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from allranks.check_arguments import rdma_links
 from allranks.discovery.running_clusters import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.world.detached import left_behind, read_detached, readable
 from allranks.head.world.ranks import START_TRIES, Ranks
+from allranks.hosts_from_options import rdma_links
 from allranks.notebook.comm_proxies import ProxiedComms
 from allranks.notebook.feed_dashboards import Watch
 from allranks.notebook.stop_button import undisturbed

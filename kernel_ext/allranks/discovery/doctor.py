@@ -16,10 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from allranks.check_arguments import hosts_of, parse_size
+from allranks.check_arguments import parse_size
 from allranks.errors import CellInterrupted, HostCause
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of, path_for_sh
 from allranks.hosts.ssh.ssh_command import destination
+from allranks.hosts_from_options import hosts_of
 from allranks.machine.describe_host import versions
 from allranks_backends.doctor import COMMANDS, Asked, Finding, HostFacts, abort_checks, examine, facts_of
 from allranks_backends.doctor.finding import sentence_and_fix

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from allranks.check_arguments import named_hosts
 from allranks.errors import NoCluster, UsageError
 from allranks.head.world.detached import Detached, detached_clusters, detached_file
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.hosts.ssh.ssh_failures import explained
+from allranks.hosts_from_options import named_hosts
 from allranks.machine.cluster_descriptions import HOST_PROCESS, HostedCluster
 from allranks.machine.describe_host import installed
 from allranks.units import duration_text, ranks_text

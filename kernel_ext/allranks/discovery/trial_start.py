@@ -10,10 +10,10 @@ from pathlib import Path
 
 from zmq import ZMQError
 
-from allranks.check_arguments import HERE, rdma_links
 from allranks.errors import Apart, CannotStart, HostCause
 from allranks.head.world.choose_network import pairs
 from allranks.head.world.ranks import START_TRIES, Ranks
+from allranks.hosts_from_options import HERE, rdma_links
 from allranks.machine.shortages import cannot_start
 from allranks.notebook.stop_button import undisturbed
 from allranks.settings import Settings

@@ -21,11 +21,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from allranks.check_arguments import hosts_of
 from allranks.errors import CellInterrupted, UsageError
 from allranks.hosts.ssh.interpreter import Interpreter, private_environment
 from allranks.hosts.ssh.login import Login
 from allranks.hosts.ssh.ssh_command import typed
+from allranks.hosts_from_options import hosts_of
 from allranks.machine.made_environments import CURRENT, MARK
 from allranks_backends.plan import Host
 from allranks_widgets import human_bytes

@@ -18,9 +18,9 @@ from allranks_backends.plan import Host, Platform, Site
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.nccl import SHARE, shared, visible_devices
 
+from .accept_scheduler_ranks import Listener, Progress
 from .host_end import HostEnd, OnEvent
 from .joined_host import JoinedHost
-from .listener import Listener, Progress
 from .local import LocalHost
 from .reachable_addresses import LOOPBACK, HostNetwork, reachable_addresses, shared_networks
 from .ssh.interpreter import Interpreter, interpreter_of

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from allranks.check_arguments import HERE
+from allranks.hosts_from_options import HERE
 from allranks.lifeline.open_questions import RequestFailed
 from allranks.messages.requests import CellTrace, Clock, ReadTrace
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import psutil
 
-from allranks.check_arguments import HERE
+from allranks.hosts_from_options import HERE
 from allranks.messages.events import AtDebugger, Item, Leaving, State
 from allranks.messages.requests import Saved
 from allranks_backends.views import RankState

@@ -20,8 +20,8 @@ from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.known_rank import RETURNS_WITHIN, Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.state.widget_comms import WidgetComms
+from allranks.hosts.accept_scheduler_ranks import Listener, Progress
 from allranks.hosts.join_file import JoinSettings
-from allranks.hosts.listener import Listener, Progress
 from allranks.hosts.local import LocalHost
 from allranks.hosts.reachable_addresses import LOOPBACK
 from allranks.hosts.reached_hosts import Hosts
