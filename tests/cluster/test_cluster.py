@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +21,11 @@ import pytest
 from mlx.utils import tree_flatten
 
 import allranks
+from allranks.cluster.start_and_end import StartAndEnd
 from allranks.errors import (
     AllranksError,
     Busy,
+    CannotStart,
     CannotTravel,
     CellInterrupted,
     NoCluster,
@@ -32,6 +35,7 @@ from allranks.errors import (
     WouldHang,
 )
 from allranks.head.world import forming
+from allranks.head.world.ranks import Ranks
 from allranks.machine.tcp_ports import free_ports
 from allranks.messages.requests import DecidePush, Push
 from allranks.notebook.feed_dashboards import Nowhere
@@ -578,6 +582,25 @@ class Touch(Nowhere):
 
     def blocks(self, blocks: list[Any]) -> None:
         self.path.touch()
+
+
+def test_a_cluster_that_is_ended_while_it_starts_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = StartAndEnd._choose_backend
+
+    def ends(start: StartAndEnd, ranks: Ranks) -> None:
+        choose(start, ranks)
+        thread = Thread(target=cluster.down)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(StartAndEnd, "_choose_backend", ends)
+    cluster = allranks.Cluster(2, backend="ring")
+    with pytest.raises(CannotStart, match="was ended while it was being started"):
+        cluster.up()
+    assert cluster.state == "down"
+    monkeypatch.undo()
+    with cluster:
+        assert cluster.state == "whole"
 
 
 def test_death_is_known_at_once_and_the_others_keep_their_variables() -> None:

@@ -26,9 +26,9 @@ from .cell import Cell, SentCell
 from .cell_queue import CellQueue
 from .cell_text import CellText
 from .live_ranks import LiveRanks
-from .options import KEYWORDS, LocalOptions, local_options
+from .options import LocalOptions, local_options
 from .run_history import RUNS
-from .sync_folder import SyncedFolder
+from .sync_folder import SyncFolder
 
 if TYPE_CHECKING:
     from allranks.notebook.notify import Notifier
@@ -39,17 +39,14 @@ SHOWN_WITHIN = 5.0
 
 
 class Cells:
-    """Sends cells to the ranks, and stops them."""
+    """Sends cells to the ranks, and stops them. `Cluster` documents its attributes."""
 
-    def __init__(self, live: LiveRanks, folder: SyncedFolder, watch: Watch) -> None:
+    def __init__(self, live: LiveRanks, folder: SyncFolder, watch: Watch) -> None:
         self._live, self._folder, self._watch = live, folder, watch
         self.check, self.ordered = live.settings.options.check, live.settings.options.ordered
         self.notifier: Notifier | None = None
-        """Notifies the user of cells that took long, hang, or are at a breakpoint; None for no notifications."""
         self.last_timeline: Timeline | None = None
-        """The timeline of the last cell that ran with a timeline; None if no cell did."""
         self.queue = CellQueue(self.begin, self._recent, lambda: list(live.following), self._is_busy)
-        """Cells that wait for earlier cells to succeed."""
         self._last: SentCell | None = None
         """The last cell that the user ran."""
 
@@ -69,7 +66,6 @@ class Cells:
 
         return shown_in(shell, self._live.choose_ranks(ranks), self._live.has_widget, wait=wait)
 
-    @KEYWORDS.after_code
     def begin(self, runs: str | PackedCall, **options: object) -> Cell:
         """Send a cell that runs code or calls a function (see `Cluster.begin`)."""
         given = local_options(**options)

@@ -32,10 +32,10 @@ from .cell_queue import CellQueue
 from .cell_result import CellResult
 from .cell_text import CellText
 from .cells import Cells
-from .change_world import WorldChanges
-from .console import open_console
+from .console import console_command
 from .dashboards import Dashboards
 from .exchange_values import ValueExchange
+from .heal_and_resize import HealAndResize
 from .live_ranks import LiveRanks, unsaid
 from .options import KEYWORDS, Keywords, local_options
 from .plain_client import plain_client
@@ -43,7 +43,7 @@ from .run_history import RUNS, RunHistory
 from .saved_state import LoadedState, SaveAndLoad, SavedState
 from .start_and_end import StartAndEnd
 from .start_times import StartTimes
-from .sync_folder import SyncedFolder
+from .sync_folder import SyncFolder
 from .variables_table import Difference, Variables
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ class Cluster:
     Raises UsageError for an invalid argument.
     """
 
+    last_bench: BenchResult | None = None
+    """The result of the last `bench`; None before the first."""
+
     @UP.alone
     def __init__(self, *given: Any, **options: Any) -> None:
         asked = UpOptions(*given, **options)
@@ -105,17 +108,15 @@ class Cluster:
         watch = Watch(lambda: live.snapshot, lambda seen: live.logs.since(seen))
         self._values = ValueExchange(live)
         self._states = SaveAndLoad(live)
-        self._changes = WorldChanges(live)
-        self._folder = SyncedFolder(live)
+        self._changes = HealAndResize(live)
+        self._folder = SyncFolder(live)
         self._cells = Cells(live, self._folder, watch)
         self._dashboards = Dashboards(live, watch, self._cells, self._changes)
         self._start = StartAndEnd(live, self._cells, watch)
-        self.last_bench: BenchResult | None = None
-        """The result of the last `bench`; None before the first."""
 
     # Up and down.
 
-    def up(self, progress: Callable[[str], None] = lambda _text: None) -> Self:
+    def up(self, progress: Callable[[str], None] = unsaid) -> Self:
         """Start the ranks and form the world; returns this cluster.
 
         While a scheduler or ipyparallel starts the ranks, `progress` is called with a line of text on what is still
@@ -280,7 +281,9 @@ class Cluster:
 
     @KEYWORDS.after_code
     def run(self, code: str, **options: Any) -> CellResult:
-        """Run `code` as an IPython cell and wait for its end; the keywords are those of `LocalOptions`.
+        """Run `code` as an IPython cell and wait for its end.
+
+        The keywords are the fields of `CellOptions`, and ``screen`` and ``count``.
 
         The result has what each rank returned, printed and raised; `CellResult.check` raises CellFailed if a rank did
         not finish. Output is also shown if a ``screen`` is given. ``count`` is the cell's number in tracebacks.
@@ -387,7 +390,7 @@ class Cluster:
         The console connects to the rank directly, not through the notebook. Raises UsageError if some ranks of the
         cluster are on other hosts, and what `run` raises.
         """
-        return open_console(self._live, rank)
+        return console_command(self._live, rank)
 
     # Values and variables.
 
@@ -722,7 +725,7 @@ class Cluster:
         seconds: float = 0.3,
         compare: Sequence[str] = (),
         connections: Sequence[int] = (),
-        progress: Callable[[str], None] = lambda _text: None,
+        progress: Callable[[str], None] = unsaid,
     ) -> BenchResult:
         """Measure these collectives with float32 arrays of `smallest` to `largest` bytes, in powers of two.
 

@@ -10,7 +10,7 @@ from allranks.messages.requests import Console
 from .live_ranks import LiveRanks, reply_or_error
 
 
-def open_console(live: LiveRanks, rank: int) -> str:
+def console_command(live: LiveRanks, rank: int) -> str:
     """See `Cluster.console`."""
     number = live.choose_ranks(rank)[0]
     if live.settings.shared:

@@ -29,8 +29,8 @@ def fetch(
     stop = Stop()
     try:
         with stop.noted():
-            fetch = Fetch(living, chosen, target, stop.raise_if_pressed)
-            return fetch.run(pattern, overwrite=overwrite or to is None)
+            fetching = Fetch(living, chosen, target, stop.raise_if_pressed)
+            return fetching.run(pattern, overwrite=overwrite or to is None)
     except KeyboardInterrupt:
         raise CellInterrupted(f"stopped; files that are whole are in {target}") from None
 
@@ -47,11 +47,11 @@ def share(
     living, stop = live.ranks_up(), Stop()
     if not living.monitor.alive():
         live.refuse_if_broken(living)
-    share = HeadShare(living, stop.raise_if_pressed)
+    sharing = HeadShare(living, stop.raise_if_pressed)
     try:
         with stop.noted():
-            return share.run(
+            return sharing.run(
                 os.fspath(path), source=source, to=None if to is None else os.fspath(to), overwrite=overwrite
             )
     except KeyboardInterrupt:
-        raise CellInterrupted(share.stopped()) from None
+        raise CellInterrupted(sharing.stopped()) from None

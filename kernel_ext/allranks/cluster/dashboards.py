@@ -9,7 +9,7 @@ from allranks.errors import UsageError
 from allranks.notebook.feed_dashboards import Watch
 
 from .cells import Cells
-from .change_world import WorldChanges
+from .heal_and_resize import HealAndResize
 from .live_ranks import LiveRanks, unsaid
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Dashboards:
     """Shows the cluster in dashboards and records what they show."""
 
-    def __init__(self, live: LiveRanks, watch: Watch, cells: Cells, changes: WorldChanges) -> None:
+    def __init__(self, live: LiveRanks, watch: Watch, cells: Cells, changes: HealAndResize) -> None:
         self._live, self._watch, self._cells, self._changes = live, watch, cells, changes
 
     def watch(self, *views: str) -> Dashboard:

@@ -65,18 +65,18 @@ NOT_UP = (
 )
 
 
-_clusters: weakref.WeakSet[LiveRanks] = weakref.WeakSet()
+_live_ranks: weakref.WeakSet[LiveRanks] = weakref.WeakSet()
 _of_the_parent: list[Ranks] = []
 """In a forked process: objects whose garbage collection would end the parent's ranks or close its sockets."""
 
 
 def _leave_to_the_parent() -> None:
     """In a forked process, mark all clusters as down: only the process that started a cluster ends it."""
-    for cluster in list(_clusters):
-        if (ranks := cluster.ranks) is not None:
+    for live in list(_live_ranks):
+        if (ranks := live.ranks) is not None:
             ranks.let_go()
             _of_the_parent.append(ranks)
-            cluster.ranks = cluster.client = None
+            live.ranks = live.client = None
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
@@ -104,7 +104,7 @@ class LiveRanks:
         """Held while the world is changed: clicks in a dashboard are handled in another thread."""
         self.starting = threading.Lock()
         """Held from the first check of a cell until it is sent to every rank, and while the ranks are started."""
-        _clusters.add(self)
+        _live_ranks.add(self)
 
     @classmethod
     def attached(cls, ranks: Ranks) -> Self:
@@ -295,14 +295,10 @@ class LiveRanks:
             raise WorldBroken(f"the world is broken: {dead}. {heals}")
 
     def await_ended_cells(self) -> None:
-        """After `attach`: wait, at most 10 s, for ranks to report cells that ended while no notebook was attached."""
+        """See `Cluster.await_ended_cells`."""
         monitor = self.ranks_up().monitor
         everybody = range(len(monitor.ranks))
         monitor.wait(lambda: all(rank.report.running for rank in monitor.busy(everybody)), ENDED_KNOWN_WITHIN)
-
-    def let_go(self) -> None:
-        """Do not end the ranks when this process ends: until their lease expires, another process can attach."""
-        self.ranks_up().let_go()
 
     # Requests.
 

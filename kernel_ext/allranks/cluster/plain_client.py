@@ -11,10 +11,7 @@ from .live_ranks import LiveRanks
 
 
 def plain_client(live: LiveRanks) -> Any:
-    """A plain ``ipyparallel.Client`` of the ranks' engines, made on first use.
-
-    Raises NoCluster, and CannotStart if ipyparallel's controller has ended.
-    """
+    """See `Cluster.client`."""
     if why := live.ranks_up().process_events.no_controller:
         raise CannotStart(
             f"plain ipyparallel cannot reach the ranks: {why}. Cells still run; "

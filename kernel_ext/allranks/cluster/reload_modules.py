@@ -34,7 +34,7 @@ class ModuleReload:
 
     def is_due(self, contents: Contents) -> bool:
         """Whether the modules among `contents` differ from those that the ranks last reloaded."""
-        return modules_in(contents) != self._sources
+        return _modules_in(contents) != self._sources
 
     def reload(self, ranks: Ranks, result: SyncResult) -> None:
         """Have all ranks reload the modules that have changed, or none of them.
@@ -84,7 +84,7 @@ class ModuleReload:
         result.reloaded = {numbers: tuple(modules) for numbers, modules in by_ranks.items()}
         result.size = self._live.size
         result.removed = list(dict.fromkeys(name for each in given for name in each.removed))
-        self._sources = modules_in(result.contents)
+        self._sources = _modules_in(result.contents)
 
     def _undo(self, ranks: Ranks, number: int) -> None:
         """Interrupt modules that are being executed again, and have all ranks restore their old modules."""
@@ -113,7 +113,7 @@ class ModuleReload:
         return silent
 
 
-def modules_in(contents: Contents) -> dict[str, Stamp]:
+def _modules_in(contents: Contents) -> dict[str, Stamp]:
     """The Python files among `contents`, with their stamps."""
     return {path: stamp for path, stamp in contents.files.items() if path.endswith(".py")}
 

@@ -61,9 +61,11 @@ class StartAndEnd:
                 if self._live.settings.options.joins:
                     self._gather(ranks, progress)
                 self._choose_backend(ranks)
+                self._refuse_if_down(ranks)
                 ranks.start(self._live.hosts, self._live.backend)
                 self.working_folders = self._where_folder_lacks(ranks)
                 self.beside = left_behind_on(ranks.reached.left_behind)
+                self._refuse_if_down(ranks)
             except BaseException as error:
                 self.down()
                 if isinstance(error, KeyboardInterrupt):
@@ -75,6 +77,12 @@ class StartAndEnd:
                 break
         self.start_times = StartTimes.of(began, time.monotonic(), ranks)
         self._watch.go_on()
+
+    def _refuse_if_down(self, ranks: Ranks) -> None:
+        """Raise CannotStart if another thread has called `down` since these ranks were made."""
+        if self._live.ranks is not ranks:
+            ranks.end()  # again: it may have been reached more hosts since
+            raise CannotStart(f"the cluster {self._live.settings.name!r} was ended while it was being started.")
 
     def _refuse_if_left_behind(self) -> None:
         """Raise UsageError if a cluster without a notebook has this name, or, with `keep`, any running cluster has."""
@@ -88,7 +96,7 @@ class StartAndEnd:
             )
 
     def was_left_behind(self) -> bool:
-        """Whether a cluster of the same name and settings runs without a notebook: `attach` can take it over."""
+        """See `Cluster.was_left_behind`."""
         kept = left_behind().get(self._live.settings.name) if self._live.settings.lease != 0 else None
         return kept is not None and kept.is_like(self._live.settings, self._live.hosts, self._live.backend)
 

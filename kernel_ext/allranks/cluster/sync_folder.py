@@ -19,7 +19,7 @@ from .live_ranks import LiveRanks, unsaid
 from .reload_modules import ModuleReload
 
 
-class SyncedFolder:
+class SyncFolder:
     """Copies the notebook's working folder to all hosts, and has the ranks reload modules that have changed."""
 
     def __init__(self, live: LiveRanks) -> None:

@@ -37,7 +37,7 @@ TAKEN = ("run", "repeat", "status", "cause", "error", "seconds", "at", "attempts
 
 @dataclass(frozen=True)
 class Run:
-    """One combination of parameters. `repeat` counts the runs of this combination, from 0."""
+    """One run of a combination of parameters. `repeat` numbers the runs of the same combination, from 0."""
 
     parameters: Mapping[str, object]
     repeat: int = 0

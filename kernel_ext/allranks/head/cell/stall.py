@@ -37,7 +37,7 @@ class StallWatch:
 
     ranks: Sequence[int]
     stopping: bool = False
-    """Whether the cell's collectives are being aborted on request."""
+    """Whether the user or a timeout is stopping the cell, or the user has had its ranks unblocked."""
     _together: Collective | None = None
     """The last collective that all ranks were seen in."""
     _said: set[tuple[int, str]] = field(default_factory=set)

@@ -51,7 +51,7 @@ class Metric:
 
     @property
     def mean(self) -> float:
-        """Mean of the ranks' last values; a chart's line shows this mean."""
+        """Mean of the ranks' last values. A chart's line shows the mean over ranks at each step instead."""
         values = list(self.last.values())
         return sum(values) / len(values)
 

@@ -1,4 +1,8 @@
-"""Which Python runs on a host: the Python that was named, or the Python in the environment that `setup` made."""
+"""Which Python runs on a host.
+
+It is the Python that was named, or else the Python in the environment that `setup` made on the host. If there is no
+such environment, it is the Python at the path of this process's Python.
+"""
 
 from __future__ import annotations
 

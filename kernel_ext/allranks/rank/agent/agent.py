@@ -86,7 +86,7 @@ class Engine(Protocol):
     loop: Any
     """The main thread's Tornado loop."""
 
-    def open_console(self) -> str:
+    def console_command(self) -> str:
         """Listen for a console; returns its connection file."""
 
     def register_again(self) -> None:
@@ -159,7 +159,7 @@ class Agent:
             StateHandlers(config.rank, user_ns, names, ledger),
             FileHandlers(self.beginning),
             ShareHandlers(),
-            IntrospectionHandlers(cell, recorder, debugger, user_ns, shell, engine.open_console),
+            IntrospectionHandlers(cell, recorder, debugger, user_ns, shell, engine.console_command),
         )
 
         self._sent_output_at = 0.0

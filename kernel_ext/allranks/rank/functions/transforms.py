@@ -86,10 +86,10 @@ def noticed(function: Callable[..., object], name: str) -> Callable[..., object]
 
 
 def _with_noticed_result(name: str, transform: Callable[..., Callable[..., object]]) -> Callable[..., object]:
-    """Wrap a transformation so that our code pickles its results as the call that made them.
+    """Wrap a transformation so that calls of its results count as tracing, and results can be pickled correctly.
 
-    MLX's own result is pickled as the function from which it was made: in another process, a gradient becomes that
-    function, without an error (0.32.4).
+    Our code pickles a result as the call that made it. MLX's own result is pickled as the function from which it was
+    made: in another process, a gradient becomes that function, without an error (0.32.4).
     """
 
     def call(*args: object, **kwargs: object) -> object:

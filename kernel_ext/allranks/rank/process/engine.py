@@ -56,7 +56,7 @@ class RankEngine(IPEngine):
 
     agent: Agent
 
-    def open_console(self) -> str:
+    def console_command(self) -> str:
         """Listen like any kernel, on Unix sockets in the rank's folder (0700), which other users cannot enter.
 
         On a loopback port, other users could read what the rank publishes. Returns the connection file (0600). Raises

@@ -30,7 +30,7 @@ class IntrospectionHandlers(RequestTable):
         debugger: Debugger,
         user_ns: Namespace,
         shell: Callable[[], InteractiveShell],
-        open_console: Callable[[], str],
+        console_command: Callable[[], str],
     ) -> None:
         super().__init__()
         self._recorder, self._user_ns = recorder, user_ns
@@ -39,7 +39,7 @@ class IntrospectionHandlers(RequestTable):
         )
         self.answer(requests.Inspect, self._inspect)
         self.answer(requests.ReadValues, self._read_values)
-        self.answer(requests.Console, lambda *_: Reply(requests.ConsoleFile(open_console())))
+        self.answer(requests.Console, lambda *_: Reply(requests.ConsoleFile(console_command())))
         self.confirm(requests.LookBack, lambda *_: debugger.look_back())
         self.accept(requests.Debug, lambda request, _: debugger.put(request.number, request.command))
         self.answer(requests.Clock, lambda *_: Reply(requests.Time(now())))

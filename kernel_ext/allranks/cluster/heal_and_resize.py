@@ -22,7 +22,7 @@ JUST_ENDING = 1.0
 """Grace period, in seconds, for ranks that were just interrupted, or that enter collectives they had missed."""
 
 
-class WorldChanges:
+class HealAndResize:
     """Heals, resizes and rewires the world."""
 
     def __init__(self, live: LiveRanks) -> None:
