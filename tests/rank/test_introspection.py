@@ -134,6 +134,15 @@ def test_a_function_is_described_by_signature_and_docstring(shell: Any) -> None:
     assert "return x" in inspected(shell, "trap.method", detail=1)
 
 
+def test_a_default_that_only_printing_could_tell_is_not_printed(shell: Any) -> None:
+    def loss(x: int, scale: float = 0.5, like: object = shell.user_ns["trap"], *, name: str = "a") -> None: ...
+
+    shell.user_ns["loss"] = loss
+    assert "Signature: loss(x: 'int', scale: 'float' = 0.5, like: 'object' = ..., *, name: 'str' = 'a')" in inspected(
+        shell, "loss"
+    )
+
+
 def test_plain_values_and_containers(shell: Any) -> None:
     assert "Value:     0.1" in inspected(shell, "learning_rate")
     assert "Length:    1" in inspected(shell, "table")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)*\.)?(?P<start>\w*)$")
 _MISSING = object()
+PLAIN = (str, int, float, bool, bytes, type(None))
+"""Types whose values are shown. A subclass may have a `repr` of its own."""
 
 
 def install(shell: Any, rank: int) -> None:
@@ -61,7 +63,7 @@ def complete(shell: InteractiveShell, code: str, cursor: int) -> Completed:
 
 
 def find(user_ns: Namespace, path: str) -> Any:
-    """The object that a dotted path names, reached without evaluating a property; `_MISSING` if there is none."""
+    """The object that a dotted path names; `_MISSING` if there is none, or if only a property could return it."""
     root, *parts = path.split(".")
     value = user_ns.get(root, getattr(builtins, root, _MISSING))
     for part in parts:
@@ -82,10 +84,10 @@ def inspect(user_ns: Namespace, name: str, detail: int) -> dict[str, str] | None
         lines.append(f"Dtype:     {str(value.dtype).removeprefix('mlx.core.')}")
     if callable(value):
         try:
-            lines.insert(0, f"Signature: {name.rpartition('.')[2]}{python_inspect.signature(value)}")
+            lines.insert(0, f"Signature: {name.rpartition('.')[2]}{_signature(value)}")
         except (TypeError, ValueError):
             pass
-    elif type(value) in (str, int, float, bool, bytes, type(None)):  # a subclass may have a `repr` of its own
+    elif type(value) in PLAIN:
         lines.append(f"Value:     {value!r:.200}")
     elif isinstance(value, (list, tuple, dict, set)):
         lines.append(f"Length:    {len(value)}")
@@ -95,6 +97,22 @@ def inspect(user_ns: Namespace, name: str, detail: int) -> dict[str, str] | None
     elif doc := python_inspect.getdoc(documented):
         lines.append(f"Docstring:\n{doc}")
     return {"text/plain": "\n".join(lines)}
+
+
+class _NotShown:
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _signature(function: Any) -> python_inspect.Signature:
+    """The signature, with ``...`` for each default that is not plain: it may be a pending array. Raises ValueError."""
+    signature = python_inspect.signature(function)
+    return signature.replace(
+        parameters=[
+            each if each.default is each.empty or type(each.default) in PLAIN else each.replace(default=_NotShown())
+            for each in signature.parameters.values()
+        ]
+    )
 
 
 def _source(value: Any) -> str | None:
