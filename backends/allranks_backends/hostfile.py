@@ -63,7 +63,8 @@ def read_hostfile(path_or_text: str | os.PathLike[str]) -> HostfileWorld:
 
 
 def is_local(name: str) -> bool:
-    """Whether ``name`` is this machine: ``localhost``, a loopback address, or its host name, full or short."""
+    """Whether ``name`` is this machine: ``localhost``, a loopback address, or its host name (full, short, or the short
+    one with ``.local``)."""
     own = socket.gethostname().lower()
     return _is_loopback(name) or name.lower() in (own, own.split(".")[0], own.split(".")[0] + ".local")
 
@@ -147,9 +148,9 @@ def host_named(name: str, ips: tuple[str, ...] = (), rdma: tuple[tuple[str, ...]
 
 
 def hosts_in(words: str) -> list[Host]:
-    """Return the host in a line of MPI's format or an entry of ``--hosts``, once for each of its ranks.
+    """Return the host in an entry of ``--hosts``, once for each of its ranks.
 
-    Raises HostfileError.
+    An entry may have options, like a line of MPI's format. Raises HostfileError.
     """
     return _hosts_in(_cut(repr(words)), words)
 

@@ -35,7 +35,10 @@ ring, and a leftover ``MLX_HOSTFILE`` gives a world of one rank the neighbours o
 
 
 class BackendError(ValueError):
-    """The requested world cannot be planned. The message says what is wrong, why, and what to type next."""
+    """The requested world cannot be planned, or MLX or the hosts lack what planning or discovery needs.
+
+    The message says what is wrong and why, and usually what to type next.
+    """
 
 
 class Backend(Protocol):
@@ -81,8 +84,8 @@ class Backend(Protocol):
 
     @property
     def joins_at_first(self) -> bool:
-        """Whether rank 0 listens on its first port, and all other ranks connect to that port. A rank that connects
-        before rank 0 listens loses a second."""
+        """Whether the other ranks are held back until rank 0 listens on its first port, to which they connect. A rank
+        that connected before that would lose a second."""
 
     @property
     def joins_in_turn(self) -> bool:
@@ -91,11 +94,12 @@ class Backend(Protocol):
 
     @property
     def connections_per_link(self) -> bool:
-        """Whether ``--connections`` sets the number of TCP connections of each link, which ``bench`` can compare."""
+        """Whether ``bench`` can compare numbers of TCP connections of each link (``--connections``). False for MPI,
+        although it has that option, too."""
 
     @property
     def launcher(self) -> Literal["engines", "mpirun"]:
-        """Whether any engine can join the world, or only a process that mpirun started."""
+        """Whether any engine can join the world, or only a process that mpirun or ranks of the world started."""
 
     @property
     def needs(self) -> Literal["network", "rdma", "cuda"]:
@@ -108,8 +112,9 @@ class Backend(Protocol):
     def why_not(self, platform: Platform, size: int, ranks_here: int | None = None) -> str | None:
         """Return why a world of ``size`` ranks cannot run on ``platform``, in one sentence; None if it can.
 
-        Called once for each host before a world is started or changed. ``ranks_here`` is the number of ranks meant for
-        that host (``size`` by default).
+        Called for each host before a world is started, changed or probed; also for backends that were not chosen, since
+        messages suggest backends that can run. ``ranks_here`` is the number of ranks meant for that host (``size`` by
+        default).
         """
 
     def ports(self, connections: int, addresses: int) -> int:
@@ -136,5 +141,5 @@ class Backend(Protocol):
     def links(self, plan: WorldPlan) -> tuple[Link, ...]:
         """Return every link over which one rank sends directly to another.
 
-        Called for the topology picture and for the traffic figures of links.
+        Called for the topology picture, for the traffic figures of links, and for the links that ``bench`` measures.
         """

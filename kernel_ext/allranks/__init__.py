@@ -59,7 +59,7 @@ __all__ = [
 
 
 def load_ipython_extension(ipython: InteractiveShell) -> None:
-    """``%load_ext allranks``: add ``%distributed``, ``%%distributed`` and ``%%rank``."""
+    """``%load_ext allranks``: add ``%distributed``, ``%%distributed``, ``%%rank`` and ``%%local``, and completion."""
     from allranks.magics.magics import load
 
     load(ipython)
@@ -77,7 +77,7 @@ def unload_ipython_extension(ipython: InteractiveShell) -> None:
 
 
 def current() -> Cluster | None:
-    """The cluster that ``%distributed up`` started in this notebook, or None."""
+    """The cluster that ``%distributed up`` or ``attach`` gave this notebook, or None."""
     from IPython.core.getipython import get_ipython
 
     from allranks.magics.magics import current as notebook_cluster

@@ -23,11 +23,11 @@ class AllranksError(Exception):
 
 
 class UsageError(AllranksError, ValueError):
-    """An invalid argument: an unknown verb or backend, a rank that does not exist, no ranks at all."""
+    """An invalid argument, such as a rank that does not exist, or a call at a wrong time, such as ``up`` twice."""
 
 
 class NoCluster(AllranksError, RuntimeError):
-    """No cluster is up, or there is none to attach to."""
+    """No cluster is up, there is none to attach to or to end, or the cluster ended while a cell ran."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class CannotStart(AllranksError, RuntimeError):
 
 
 class HostUnreachable(AllranksError, RuntimeError):
-    """A host could not be reached, or could not be set up."""
+    """A host could not be reached or set up, or its answers could not be understood."""
 
 
 class CannotCopy(AllranksError, RuntimeError):
@@ -98,7 +98,7 @@ class NoAnswer(AllranksError, TimeoutError):
 
 
 class WorldBroken(AllranksError, RuntimeError):
-    """A rank is dead or a collective was aborted, so collectives cannot complete until the world is healed."""
+    """A rank is dead, a collective was aborted, or a change of the world did not finish: the world must be healed."""
 
 
 class NotLoaded(AllranksError, RuntimeError, Generic[Change]):
@@ -181,11 +181,11 @@ class CellFailed(AllranksError, RuntimeError):
 
 
 class CellTimeout(AllranksError, TimeoutError):
-    """The cell ran longer than its ``--timeout``, or than the `timeout` passed to ``finish``."""
+    """The cell ran longer than its ``--timeout``, or had not ended after the `timeout` passed to ``finish``."""
 
 
 class CellInterrupted(KeyboardInterrupt):
-    """The stop button or Ctrl-C was pressed: the cell or transfer was stopped, and "Run All" stops, too."""
+    """The stop button or Ctrl-C was pressed, so "Run All" stops. A message says what else was stopped, or goes on."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mKeyboardInterrupt\x1b[0m: {self}" if str(self) else "\x1b[31mKeyboardInterrupt\x1b[0m"]

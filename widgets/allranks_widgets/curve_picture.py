@@ -2,8 +2,8 @@
 
 There is one panel for each name, up to `MOST_PANELS`. The line is the mean over ranks, and the band reaches from their
 minimum to their maximum. If there are more steps than columns of about two pixels, line and band are over all steps of
-a column. Earlier runs are pale lines. If they have names, these lines are solid, dashed or dotted (the newest is
-solid), and a legend below the panels names the runs.
+a column. A noisy line is drawn thin, under a thicker, smoothed line. Earlier runs are pale lines. If they have names,
+these lines are solid, dashed or dotted (the newest is solid), and a legend below the panels names the runs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Drawn:
         return replace(self, bands=tuple(before[band.name].then(band) for band in self.bands))
 
     def text(self, heading: str) -> str:
-        """Return one line of text: each name with its first and its last value, and `heading`."""
+        """Return one line of text: each drawn name with its first and its last value, the number of other names, and
+        `heading`."""
         said = [*map(str, self.bands), *([f"{len(self.more)} more"] if self.more else [])]
         return f"{', '.join(said)} ({heading})"
 
@@ -284,8 +285,9 @@ def smoothed(values: Floats) -> Floats:
 def _range(band: Band, before: Sequence[Band], ended: bool) -> tuple[float, float]:
     """Return the lowest and the highest value to draw: of all values of `band`, and of nearby values of earlier runs.
 
-    A value is nearby if its distance from the band's range is at most the size of that range or, until the run has
-    `ended`, the magnitude of the band's values, since a new run has hardly any range yet.
+    A value is nearby if its distance from the band's range is at most the size of that range. Until the run has
+    `ended`, or if all values of `band` are equal, the distance may also be up to the magnitude of the band's values,
+    since a new run has hardly any range yet.
     """
     known = np.isfinite(band.most)
     low, high = (float(band.least[known].min()), float(band.most[known].max())) if known.any() else (0.0, 1.0)

@@ -11,7 +11,7 @@ from typing import Any
 from allranks_backends.plan import rank_list
 
 MOST_POINTS = 2_000
-"""Most points of a curve; beyond that, every second step is dropped on all ranks."""
+"""Most points of a curve; beyond that, every second step is dropped on all ranks (see `Curves._thin`)."""
 MOST_CURVES = 256
 
 LoggedRow = Sequence[Any]
@@ -72,7 +72,11 @@ class Curves:
                 del self._curves[key]
 
     def _thin(self, name: str, long: Curve) -> None:
-        """Drop every second step of `long` from all ranks' curves of `name`, so that each mean is over all ranks."""
+        """Drop every second step of `long` from all ranks' curves of `name`, so that each mean is over all ranks.
+
+        Curves with other steps stay as they are. If `long` has several points of one step, every second point is
+        dropped, from `long` alone.
+        """
         if len({step for step, _ in long.points}) < len(long.points):  # several points of one step, such as an epoch
             del long.points[1::2]
             return

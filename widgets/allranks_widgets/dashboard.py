@@ -107,7 +107,7 @@ class Dashboard(anywidget.AnyWidget):
         self._kept = KeptOutput()
         self._curves = Curves()
         self._stale = False
-        """Whether something was logged since the tables were saved."""
+        """Whether something was logged, or another world was shown, since the tables were saved."""
         self._number = 0
         self._lock = threading.RLock()
         self.on_msg(lambda _widget, content, _buffers: self._asked(content))
@@ -186,7 +186,7 @@ class Dashboard(anywidget.AnyWidget):
         self.send({"do": "output", "number": self._number}, [_list(batch)])
 
     def _send_everything(self, page: str | None) -> None:
-        """Send history, output and curves to one ``page``, or to all pages if None: pages opened late lack them."""
+        """Send history, output and curves to one ``page``, which was opened late, or to all pages if None."""
         history = json.dumps(self._history.columns(), separators=(",", ":")).encode()
         head = {"do": "all", "page": page, "number": self._number, "now": time.time(), "acts": bool(self.on_action)}
         self.send(head, [history, _list(self._kept.everything()), self._curves.everything()])
@@ -222,7 +222,8 @@ class Dashboard(anywidget.AnyWidget):
                     self._publish_tables(display_id, update=True)
 
     def _ipython_display_(self) -> None:
-        """Show two outputs: the pictures, and tables that the pictures hide. Outside a kernel, print the tables.
+        """Show two outputs: the pictures and, unless ``tables`` is False, tables that the pictures hide. Outside a
+        kernel, or if anywidget returns no view, print the tables.
 
         A notebook opened again without its kernel shows an error in place of a widget, even if the same output has HTML
         (jupyterlab_widgets 3.0, in trusted notebooks).
@@ -288,7 +289,8 @@ def _shell() -> object:
 
 
 def _changed(before: Snapshot, after: Snapshot) -> bool:
-    """Whether anything but elapsed time changed. A rank whose time in a state began again counts as changed."""
+    """Whether anything but `Snapshot.at` and `RankView.since` changed. A rank whose ``since`` decreased, appeared
+    or disappeared counts as changed."""
     if before.ranks != after.ranks:
         if len(before.ranks) != len(after.ranks):
             return True

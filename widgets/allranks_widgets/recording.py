@@ -144,5 +144,8 @@ class Replay:
 
 
 def replay(path: str | Path, dashboard: Dashboard, speed: float = 1.0) -> Replay:
-    """Show a recording in ``dashboard``, ``speed`` times as fast as it was recorded; returns at once."""
+    """Show a recording in ``dashboard``, ``speed`` times as fast as it was recorded.
+
+    Returns once the file has been read; a thread then shows it.
+    """
     return Replay(path, dashboard, speed)

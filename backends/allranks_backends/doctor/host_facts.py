@@ -55,7 +55,8 @@ class Asked:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions in the notebook: of ``python`` and of the packages that must be the same on every host."""
     mpirun: str = ""
-    """Path of the notebook's mpirun, which would start all ranks of an MPI world; empty if there is no mpirun."""
+    """Path of the notebook's mpirun, which would start all ranks of an MPI world; empty if there is no mpirun, or if
+    another backend was requested. The fields below are then empty, too."""
     mpirun_fails: str = ""
     """The error message of mpirun if it could not start one process, else empty."""
     prted: str = ""
@@ -163,7 +164,8 @@ class HostFacts:
     sleeps: str = ""
     """The line of ``pmset -g`` that sets when the Mac goes to sleep; empty if it never does."""
     mac: Mac | None = None
-    """The Mac and its Thunderbolt ports; None if the host is not a Mac, or if a command's output cannot be parsed."""
+    """The Mac and its Thunderbolt ports; None if the host is not a Mac, if a command's output cannot be parsed, or if
+    the notebook's mlx lacks the code that parses it."""
     reaches: Mapping[str, Reach] = field(default_factory=dict)
     """By name of another host, the result of connecting to it."""
 

@@ -35,7 +35,11 @@ def systems(hosts: Sequence[HostFacts], _asked: Asked) -> Iterator[Finding]:
 
 
 def thunderbolt(hosts: Sequence[HostFacts], asked: Asked) -> Iterator[Finding]:
-    """Report discovery's notes on ports and cables and, if RDMA is needed, ports with a cable but no IPv4 address."""
+    """Report discovery's notes on ports and cables.
+
+    If RDMA is needed and no note rules it out, also report ports with a cable that lack the IPv4 address that discovery
+    would give them. Nothing is reported if no private network is left for such addresses.
+    """
     macs = [host.mac for host in hosts if host.mac is not None and host.mac.ports]
     joined = cables.find_cables(macs)
     layout = cables.layout_of(macs)

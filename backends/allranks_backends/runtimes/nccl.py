@@ -139,7 +139,9 @@ def shared(devices: Sequence[str], environ: Mapping[str, str], ranks: int) -> tu
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return ``Host.cuda`` for a host whose environment is ``environ``; empty if the environment selects no devices.
+    """Return ``Host.cuda`` for a host whose environment is ``environ``.
+
+    Empty, which stands for all devices, if ``CUDA_VISIBLE_DEVICES`` is unset or empty.
 
     On a shared machine, ``CUDA_VISIBLE_DEVICES=2,3`` says which devices are ours. If ranks counted from 0, they would
     take devices of other users.

@@ -1,7 +1,7 @@
 """An IPv4 network for each Thunderbolt cable, and the commands that set it up. Pure: nothing is run here.
 
-``mlx.distributed_config --auto-setup`` would set up the same networks with the same commands: blocks of four addresses
-from 192.168.0.0 on. If a host is already in one of these networks, all blocks move to another private range.
+``mlx.distributed_config --auto-setup`` would set up the same networks with nearly the same commands: blocks of four
+addresses from 192.168.0.0 on. If a host is already in one of these networks, all blocks move to another private range.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Layout:
     ring: tuple[int, ...]
     """The longest ring: indices of its hosts, in the order of the ring; empty if there is no ring."""
     ring_cables: int
-    """Number of cables between each two neighbours of the ring."""
+    """Number of cables that the ring can use between every two neighbours: the fewest that join two neighbours."""
     mesh: bool
     """Whether every two hosts are joined."""
     addresses: Mapping[tuple[int, int], tuple[Address, ...]]

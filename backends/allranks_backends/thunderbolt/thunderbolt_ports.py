@@ -110,7 +110,10 @@ class Mac:
 
 
 def mac_from(name: str, answers: Mapping[str, str]) -> Mac:
-    """Return the Mac `name`, given its answers to `COMMANDS`. Raises ValueError if an answer cannot be parsed."""
+    """Return the Mac `name`, given its answers to `COMMANDS`.
+
+    Raises ValueError if an answer cannot be parsed, and BackendError if mlx lacks the code that parses one.
+    """
     interfaces = mlx_config.hardware_ports(answers.get("hardware ports", ""))
     told = interfaces_of(answers.get("ifconfig", ""))
     networks = tuple((each.name, address) for each in told for address in each.addresses)

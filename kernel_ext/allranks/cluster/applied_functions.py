@@ -74,7 +74,7 @@ class AppliedFunctions:
         """Call `function` without waiting; `Cell.finish` returns the result, with what was printed and raised.
 
         Raises UsageError if the function cannot be called on ranks, CannotTravel if it or an argument cannot be sent,
-        and what `Cluster.run` raises.
+        NoAnswer if a rank does not answer, and what `Cluster.run` raises.
         """
         return self._begin(packed(function, args, kwargs), **self._options)
 

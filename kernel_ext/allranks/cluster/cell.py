@@ -120,7 +120,7 @@ class Cell:
         self._recording = recording
         self._agreement = Agreement(monitor, lifeline, self.ranks, number)
         self.mismatch: str | None = None
-        """The first collective on which the ranks disagreed, so that its result is invalid; None if they agreed."""
+        """See `CellResult.mismatch`; None until the cell has ended."""
         self._fold = Fold(self.ranks)
         self._outcome = Outcome(self.ranks, self._fold)
         self._unblocking = Unblocking(number, self.ranks, self._outcome, monitor, lifeline)
@@ -135,7 +135,7 @@ class Cell:
         self._for_others = self._timed_out = False
         """Whether only the queue follows the cell, and whether its timeout has ended it."""
         self._stopped = False
-        """Whether the cell was stopped by its timeout or by the user."""
+        """Whether the cell was stopped by its timeout, by Ctrl-C or by `stop`; `Cluster.interrupt` does not count."""
         self._values: Future[Reply[PlainValues]] | None = None
         """The answer of a rank with the values that the run's code reads; None until a rank is asked."""
         self._first: dict[int, int] = {}

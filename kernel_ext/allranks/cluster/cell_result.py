@@ -22,7 +22,10 @@ class CellResult(Mapping[int, RankResult]):
         self.seconds = seconds
         """Duration of the cell in seconds."""
         self.mismatch = mismatch
-        """Describes the first collective on which the ranks disagreed (its result is invalid); None if they agreed."""
+        """How the ranks disagreed in collectives, or which collectives had no defined order: their results are invalid.
+
+        None if neither, or if the cell's collectives were not compared.
+        """
         self.timeline: Timeline | None = None
         """What each rank did, and when; None if the cell ran without a timeline."""
         self._ranks = dict(ranks)

@@ -120,9 +120,9 @@ class Cluster:
         """Start the ranks and form the world; returns this cluster.
 
         While a scheduler or ipyparallel starts the ranks, `progress` is called with a line of text on what is still
-        missing, and with an empty text at the end. Raises UsageError if this cluster is already up, or if a detached
-        cluster has its name. Raises CannotStart with the reason, and CellInterrupted after Ctrl-C; after either,
-        nothing is left running.
+        missing, and with an empty text at the end. Raises UsageError if this cluster is up or being started, if a
+        cluster without a notebook has its name, or, with ``keep``, if any running cluster has. Raises CannotStart with
+        the reason, and CellInterrupted after Ctrl-C; after either, nothing is left running.
         """
         self._start.up(progress)
         return self
@@ -289,8 +289,8 @@ class Cluster:
         not finish. Output is also shown if a ``screen`` is given. ``count`` is the cell's number in tracebacks.
 
         Raises NoCluster, WorldBroken, CannotStart (a broken world cannot be re-formed), WouldHang, Busy, UsageError,
-        CellTimeout (after ``timeout`` seconds), CellInterrupted (Ctrl-C) and, with ``sync``, CannotCopy; none of these
-        errors ends a rank. An unknown keyword raises TypeError.
+        CellTimeout (after ``timeout`` seconds), CellInterrupted (Ctrl-C) and, if files are copied or modules reloaded
+        before the cell, CannotCopy; none of these errors ends a rank. An unknown keyword raises TypeError.
         """
         return self._cells.begin(code, **options).finish()
 
@@ -352,9 +352,10 @@ class Cluster:
     def interrupt(self, *, ranks: Sequence[int] | int | None = None, within: float = 0.0) -> str:
         """Stop all running cells: Python code raises KeyboardInterrupt, blocked collectives are aborted.
 
-        With `ranks`, only these are stopped; the other ranks go on as if these had raised. Waits up to `within` seconds
-        for the ranks to end their cells. Returns a text on the ranks that still run and what to do about them; empty if
-        all have ended their cells, or if `within` is 0.
+        If the backend's collectives cannot be aborted, the missing ranks enter them. With `ranks`, only these are
+        stopped; the other ranks go on as if these had raised. Waits up to `within` seconds for the ranks to end their
+        cells. Returns a text on the ranks that still run and what to do about them; empty if all have ended their
+        cells, or if `within` is 0.
         """
         return self._cells.interrupt(ranks=ranks, within=within)
 
@@ -380,7 +381,7 @@ class Cluster:
         """The debugger of one rank: at its ``breakpoint()``, or post-mortem after the error of its last cell.
 
         For example ``cluster.debug(2).ask("p x")``. Raises UsageError if there is nothing to debug, and Busy if the
-        rank runs a cell and is not at a breakpoint.
+        rank runs a cell and is not at a breakpoint, or does not answer within 10 s.
         """
         return debug.enter(self._live.ranks_up(), self._live.choose_ranks(rank)[0])
 
@@ -388,7 +389,8 @@ class Cluster:
         """Have a rank listen for a Jupyter console on this machine; returns the shell command that opens it.
 
         The console connects to the rank directly, not through the notebook. Raises UsageError if some ranks of the
-        cluster are on other hosts, and what `run` raises.
+        cluster are on other hosts, NoAnswer if the rank does not answer, RankError if it cannot listen, and what `run`
+        raises.
         """
         return console_command(self._live, rank)
 
@@ -411,7 +413,8 @@ class Cluster:
         They may be at different steps.
 
         Raises Busy for ranks that run any other cell, CannotTravel for a value that cannot be sent, UsageError if a
-        rank has no such variable, NoAnswer if a rank is dead, stopped or unreachable, and what `run` raises.
+        rank has no such variable, NoAnswer if a rank is dead, stopped or unreachable, RankError for another error on a
+        rank, and what `run` raises.
         """
         return self._values.pull(name, ranks=ranks)
 
@@ -513,8 +516,8 @@ class Cluster:
         """Grow or shrink the world to `size` ranks; ranks that stay keep their variables. Returns what was kept.
 
         With `source`, a new rank gets the variables of that rank, as far as they can be sent. `progress` is as in
-        `heal`. Raises what `heal` raises, Busy if ranks run a cell, and UsageError if `size` is below 1 or the ranks
-        would not fit into memory.
+        `heal`. Raises what `heal` raises, Busy if ranks run a cell, WorldBroken if a rank that would stay is dead, and
+        UsageError if `size` is below 1 or the ranks would not fit into memory.
         """
         return self._changes.resize(size, source=source, progress=progress)
 
@@ -528,7 +531,8 @@ class Cluster:
         """Move the ranks to another backend; they keep their variables. Returns what was kept and lost.
 
         `connections` is the number of TCP connections per ring link. `progress` is as in `heal`. Raises what `heal`
-        raises, Busy if ranks run a cell, and UsageError for an unknown backend.
+        raises, Busy if ranks run a cell, WorldBroken if a rank is dead, and UsageError for an unknown backend or
+        `connections` below 1.
         """
         return self._changes.rewire(backend, connections=connections, progress=progress)
 

@@ -53,7 +53,7 @@ class ValueExchange:
                     self._bind(number, chosen, names)
                 if stop.pressed:
                     raise CellInterrupted(f"stopped once {rank_label(chosen)} had the new values of {names}")
-            except BaseException:  # does nothing on ranks that have bound them
+            except BaseException:  # the request does nothing on ranks that have bound the variables
                 if self._live.ranks is not None:
                     self._live.ranks.ask(chosen, DecidePush(push=number, bind=False))
                 raise

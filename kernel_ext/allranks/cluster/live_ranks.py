@@ -101,9 +101,15 @@ class LiveRanks:
         self.formed_late = ""
         """A message to show before the next cell if the world was re-formed late, just before it; else empty."""
         self.changing = threading.RLock()
-        """Held while the world is changed: clicks in a dashboard are handled in another thread."""
+        """Held while the world is changed, files are copied or modules reloaded: other threads may want the same.
+
+        For example, clicks in a dashboard are handled in another thread.
+        """
         self.starting = threading.Lock()
-        """Held from the first check of a cell until it is sent to every rank, and while the ranks are started."""
+        """Held from the first check of a cell until it is sent to every rank, and while the ranks are started.
+
+        Also held by requests that all ranks must get between the same two cells, such as a pull or a save.
+        """
         _live_ranks.add(self)
 
     @classmethod
@@ -349,7 +355,8 @@ class LiveRanks:
     def replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
         """Return the replies, and the ranks that do not answer.
 
-        Raises WorldBroken if one of these ranks died or was removed meanwhile, and CellInterrupted after Ctrl-C.
+        Raises WorldBroken if one of these ranks died or was removed meanwhile, or the cluster went down, and
+        CellInterrupted after Ctrl-C.
         """
         replies, silent = dict[int, Answered[A]](), list[int]()
         stop = Stop()

@@ -39,9 +39,10 @@ class ModuleReload:
     def reload(self, ranks: Ranks, result: SyncResult) -> None:
         """Have all ranks reload the modules that have changed, or none of them.
 
-        `result` gets the names of the reloaded modules, or the reason why none was reloaded. Raises CannotCopy if a
-        rank does not respond: its modules may differ from those of other ranks until the next reload, which first sends
-        this rank the decision.
+        `result` gets the names of the reloaded modules, or the reason why none was reloaded. Raises CellInterrupted
+        after Ctrl-C, and CannotCopy if a rank cannot update its modules or does not respond. If it does not respond,
+        its modules may differ from those of other ranks until the next reload, which first sends this rank the
+        decision.
         """
         number, stop = time.time_ns(), Stop(around=True)  # a higher number than in any earlier notebook
         with self._live.changing, stop.noted():

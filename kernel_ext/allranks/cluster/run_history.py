@@ -193,9 +193,10 @@ class RunHistory:
 
         In CSV, infinite values and NaN are ``inf``, ``-inf`` and ``nan``, and times are Unix seconds.
 
-        With a `logger` (``tensorboard``, ``mlflow`` or ``wandb``), its library writes to the folder `path`: each run's
-        parameters, and for each step the mean over the ranks, with minimum and maximum if the ranks differ. `force`
-        replaces an existing file, or TensorBoard runs of the same names. Raises UsageError.
+        With a `logger` (``tensorboard``, ``mlflow`` or ``wandb``), its library writes to the folder `path`, or MLflow
+        to the tracking server at this URL: each run's parameters, and for each step the mean over the ranks, with
+        minimum and maximum if the ranks differ. `force` replaces an existing file, or TensorBoard runs of the same
+        names. Raises UsageError.
         """
         file, runs = Path(path).expanduser(), self._chosen(which)
         if not runs:

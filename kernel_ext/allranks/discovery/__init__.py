@@ -1,6 +1,6 @@
-"""``%distributed discover`` and ``%distributed doctor``: how hosts are connected, and what is wrong with them.
+"""How hosts are connected (`discover`), what is wrong with them (`doctor`), and which clusters run on them.
 
-Runs in: the notebook's kernel, or a shell.
-Called by: ``magics``, ``python -m allranks``.
-May call: ``hosts``, ``machine``, ``allranks_backends``.
+Runs in: the notebook's kernel, a script or a shell.
+Called by: users, ``cluster``, ``magics`` and ``__main__``.
+May call: ``notebook``, ``head``, ``hosts``, ``machine``, ``allranks_backends``.
 """

@@ -34,7 +34,7 @@ from .survey import COMMANDS_WITHIN, Surveyed, survey
 from .trial_start import TrialStart, try_up
 
 PATIENCE = 20.0
-"""Timeout, in seconds, for a command on this machine."""
+"""Timeout, in seconds, for a run of ``mpirun`` on this machine."""
 WITHOUT_PYTHON = 1
 """Timeout, in seconds, for all commands on a host whose Python hangs: its Python commands would never end."""
 MCA = "OMPI_MCA_"
@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_by(options: argparse.Namespace) -> Diagnosis:
-    """Run `doctor` with the options that `add_arguments` declares. Raises UsageError."""
+    """Run `doctor` with the options that `add_arguments` declares. Raises UsageError and CellInterrupted."""
     return doctor(
         options.n,
         hosts=options.hosts.split(",") if options.hosts is not None else None,

@@ -277,7 +277,7 @@ def _no_such(name: str, parts: Sequence[OnHost], unreached: Mapping[str, str], u
 
 
 def left_behind_on(answers: Mapping[str, Sequence[object]]) -> list[RunningCluster]:
-    """The clusters whose notebook is gone, as hosts reported at login; not those that this machine can attach to."""
+    """The clusters whose notebook is gone, as hosts reported at login, without clusters that can be attached here."""
     known = {kept.cluster for kept in detached_clusters().values()}
     parts = [part for part in _parts(answers)[0] if part.cluster.cluster not in known]
     return _clusters(parts)

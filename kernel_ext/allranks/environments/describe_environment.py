@@ -24,7 +24,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The version of Python that hosts need."""
 MLX = "mlx"
 HALVES = {"mlx-cpu": "cpu", "mlx-cuda-12": "cuda12", "mlx-cuda-13": "cuda13"}
-"""Maps each package with MLX's backend for Linux to the extra of ``mlx`` for it. A Linux host needs one package."""
+"""Maps each package with MLX's backend for Linux to the extra of ``mlx`` for it. A Linux host needs one of them."""
 NOT_FOR_RANKS = frozenset(
     {
         "jupyter",

@@ -46,8 +46,8 @@ class EnvironmentMaker:
     """Makes the environment. `first` is the first request; further requests are read from `stdin`.
 
     It first reports the packages that were chosen for the environment in use (None: all, or no environment). The second
-    request has the digest of the wanted environment, and the packages chosen for it. If another environment is in use,
-    the third request lists the packages to install.
+    request has the digest of the wanted environment, and the packages chosen for it. Unless that environment is in use
+    and works, the third request lists the packages to install.
     """
 
     def __init__(self, first: Mapping[str, Any], stdin: BinaryIO) -> None:
@@ -337,7 +337,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _cuda() -> str:
-    """The newest major version of CUDA that the driver can run; empty without a GPU."""
+    """The newest major version of CUDA that the driver can run; empty if ``nvidia-smi`` is missing or reports none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""

@@ -123,8 +123,8 @@ def setup(
     environment gets all packages that are installed here, except front ends, installers and editable installs; or
     allranks, MLX and the packages in `only`. Their versions are the same as here. Without `only`, the choice made for
     the host last time is used again; ``only="all"`` selects all packages. Packages come from the index that pip or uv
-    uses on the host. If the host cannot reach the index, or with `wheels`, they are sent as wheels. `progress` is
-    called with one line of text.
+    uses on the host, except packages that were installed here from files, which are sent as wheels. If the host cannot
+    reach the index, or with `wheels`, all packages are sent as wheels. `progress` is called with one line of text.
 
     Raises UsageError, and CellInterrupted on Ctrl-C; unfinished environments are removed.
     """
@@ -173,7 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_by(options: argparse.Namespace, progress: Say) -> SetupResult:
-    """Run `setup` with the options that `add_arguments` declares. Raises UsageError."""
+    """Run `setup` with the options that `add_arguments` declares. Raises UsageError and CellInterrupted."""
     return setup(
         hosts=options.hosts,
         hostfile=options.hostfile,

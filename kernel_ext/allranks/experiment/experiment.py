@@ -95,8 +95,8 @@ class Experiment:
         """The results: one row for each finished run, in the grid's order, then runs of earlier grids.
 
         ``status`` is ``ok`` or ``failed``, and ``cause`` says why. ``seconds`` is how long the run took (for a
-        function, without its world's start); ``attempts`` is how often it was started. For the columns ``world.`` see
-        `measured.figures`.
+        function, without its world's start, unless that failed); ``attempts`` is how often it was started. For the
+        columns ``world.`` see `measured.figures`.
         """
         return table_of(self._record.entries(self.runs))
 

@@ -30,7 +30,8 @@ _recorded: contextvars.ContextVar[dict[str, object] | None] = contextvars.Contex
 def record(**results: object) -> None:
     """Record results of the current run. In a notebook, they are shown, and kept in its output for the experiment.
 
-    Results of a function are kept even if it fails later. Arrays of one element become numbers.
+    Results of a function that takes the cluster are kept even if it fails later. A function that runs on the ranks
+    cannot record results: it returns them. Arrays of one element become numbers.
     """
     running = _recorded.get()
     if running is not None:

@@ -28,7 +28,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class NotebookOutcome:
-    """The results of one run and the figures of its world, or its error and the cause."""
+    """The results of one run and the figures of its world; if the run failed, also its error and the cause."""
 
     results: dict[str, object] = field(default_factory=dict)
     world: dict[str, Any] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """The saved runs of an experiment: a folder with one folder for each run, and the table made of them.
 
 ``run.json`` in a run's folder is written atomically when the run is over, and marks it as finished: such runs are
-not repeated when the experiment is resumed. To repeat a run, remove its folder.
+not repeated when the experiment is resumed. To repeat a single run, remove its folder; for `again` see
+`Experiment.run`.
 """
 
 from __future__ import annotations

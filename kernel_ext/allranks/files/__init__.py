@@ -2,5 +2,5 @@
 
 Runs in: the notebook's kernel, or a script.
 Called by: ``cluster``.
-May call: ``notebook``, ``head``, ``lifeline``, ``messages``.
+May call: ``notebook``, ``head``, ``lifeline``, ``machine``, ``messages``.
 """

@@ -58,7 +58,7 @@ class Stamp(NamedTuple):
 
 
 class _Ignore(NamedTuple):
-    """A .gitignore in the folder or above it. For matching, `prefix` replaces the first `cut` characters of a path."""
+    """A .gitignore in the folder, below or above it. To match a path, `prefix` replaces its first `cut` characters."""
 
     spec: GitIgnoreSpec
     cut: int = 0

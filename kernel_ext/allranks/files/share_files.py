@@ -3,7 +3,8 @@
 One rank of each host takes part. The hosts form a chain, in the order of the ranks, so that neighbours in a ring stay
 neighbours. Each host pulls blocks from the host before it, over the addresses that the world uses, and passes them on.
 So the content crosses every link once, and all links transfer at the same time. If a connection breaks, the two hosts
-reopen it without the notebook, which only asks for their progress and may be disconnected for a while.
+reopen it without the notebook, which only asks for their progress and may be disconnected for a while. If the source is
+the notebook's machine and no rank runs there, the notebook itself sends the first host its blocks.
 
 Nothing is put in place until every host has all content, with the same digests as on the source.
 """
@@ -99,7 +100,7 @@ class HostShare:
     same: bool = False
     """Whether the host has the source's own files, on a file system that both mount."""
     with_host: str = ""
-    """The host whose copy this host shares; empty if it has a copy of its own."""
+    """The host whose copy this host shares; empty if it shares no other host's copy."""
     unnamed: str = ""
     """Why `allranks.shared` does not find the copy; empty if it does."""
 
@@ -207,8 +208,8 @@ class HeadShare:
     def run(self, path: str, *, source: str | int | None, to: str | None, overwrite: bool) -> ShareResult:
         """Share the file or folder at `path`.
 
-        Raises UsageError if no host has it, if hosts have different versions, or if files are in the way; CannotCopy;
-        and what `go_on` raises.
+        Raises UsageError if no host has it, if hosts have different versions, if there is nothing in it to share, if
+        files are in the way, or for an unknown `source`; CannotCopy; and what `go_on` raises.
         """
         began = time.monotonic()
         source, found = self._source(path, source)
@@ -243,7 +244,8 @@ class HeadShare:
         """The host to share from, and the path there.
 
         A host with an original is preferred to one with a copy that an earlier share made; of several, the notebook's
-        machine is preferred if ranks run on it. Raises UsageError if no host has the path, or if the originals differ.
+        machine is preferred if ranks run on it. Raises UsageError if no host has the path, if the originals differ, or
+        if `named` is no known rank or host; and CannotCopy.
         """
         here = self._ranks.reached.here.name
         asked = list(self._members) if named is None else [self._host_of(named)]
@@ -567,7 +569,7 @@ class HeadShare:
 
 
 def _trouble(rank: Rank, host: str, error: Exception | None, *, reads: bool) -> str:
-    """The message for a host whose rank returned `error`, or is dead if that is None. For `reads` see `_explained`."""
+    """The message for a host whose rank failed with `error`, or is dead (None). For `reads` see `_explained`."""
     if error is None:
         return DIED.format(host, rank.rank, "")
     if isinstance(error, RequestFailed):

@@ -31,7 +31,7 @@ class HostSync:
     same: bool = False
     """Whether the host has the notebook's folder itself."""
     with_host: str = ""
-    """The host whose copy this host shares; empty if it has a copy of its own."""
+    """The host whose copy this host shares; empty if it shares no other host's copy."""
 
 
 @dataclass

@@ -54,9 +54,9 @@ class _Stopped(Exception):
 class FileTransfer:
     """One transfer. While it waits, it often calls `go_on`, which may raise to stop it.
 
-    `explain` returns the message for an error that a rank returned instead of an answer, or, given None, for a dead
-    rank. Its second argument is the rank's host as status shows it. All methods but `move` and `stream` wait at most
-    `within` seconds.
+    `explain` returns the message for a rank that answered with an error (RequestFailed), could not be reached
+    (ConnectionError) or did not answer in time (TimeoutError), or, given None, for a dead rank. Its second argument is
+    the rank's host as status shows it. All methods but `move` and `stream` wait at most `within` seconds.
     """
 
     def __init__(

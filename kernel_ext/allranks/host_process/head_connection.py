@@ -1,8 +1,8 @@
 """The host process's connection to the head: JSON lines over a pipe, or over a connection to its Unix socket.
 
-The head may disconnect and come back over another connection, or another head may connect. The requests of a head are
-numbered, so that a request that is sent again after a gap is handled only once. `Present` reports what happened during
-the gap.
+The head may disconnect and come back over another connection, or another head may connect. Over ssh, the head numbers
+its requests, so that a request that is sent again after a gap is handled only once. `Present` reports what happened
+during the gap.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The host process: one on each host, parent of that host's ranks.
+"""The host process: one on each host, or one for each process that has joined from there (`hosts.joined_host`).
 
-It starts the ranks, reports how they ended (which only a parent knows exactly), and ends them with the notebook. It
-exchanges JSON lines over its standard input and output, or over a Unix socket to which a login connects
-(`login_relay`). A head that disconnects may come back: everything is ended when the head's lease has expired, or at
-once without a lease.
+It starts the ranks, or a launcher that starts them, reports how its child processes ended (which only a parent knows
+exactly), and ends the ranks with the notebook. It exchanges JSON lines over its standard input and output, or over a
+Unix socket to which a login connects (`login_relay`). A head that disconnects may come back: everything is ended when
+the head's lease has expired, or at once without a lease.
 
 It starts with only the standard library and imports other packages when a request needs them, so that it can report a
 missing package. It has one thread, so that on Linux it can import the modules that all ranks need and then fork the

@@ -1,8 +1,9 @@
-"""Accepts ranks started by a scheduler: their processes connect to the notebook (`hosts.ssh` logs in to hosts instead).
+"""Accepts ranks started by a scheduler or by ipyparallel's engines: their processes connect to the notebook.
 
-There is no host to log in to, so the lifeline and the engines' side of the controller listen on all addresses of this
-machine, for processes that know the key and the token in the join file. Each process that connects acts as one host
-process (`allranks.rank.process.join_from_scheduler`): it receives requests and sends events over the lifeline.
+There is no host to log in to (as `hosts.ssh` does), so the lifeline and the engines' side of the controller listen on
+all addresses of this machine, for processes that know the key and the token. A scheduler's processes read these from
+the join file; engines pass them on. Each process that connects acts as one host process
+(`allranks.rank.process.join_from_scheduler`): it receives requests and sends events over the lifeline.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Listener:
     """Accepts tasks. `receive` takes the lifeline's messages and passes messages of ranks to `otherwise`."""
 
     def __init__(self, otherwise: Handler, file: Path | None, command: str) -> None:
-        """The scheduler runs `command`. If ipyparallel's engines start the ranks, it is "", and there is no `file`."""
+        """`file` is the join file, and `command` is what the scheduler runs.
+
+        If ipyparallel's engines start the ranks, `file` is None, and `command` is empty.
+        """
         self._otherwise, self._file, self.command = otherwise, file, command
         self._tasks: dict[str, Task] = {}
         self._changed = threading.Condition()
@@ -207,7 +211,8 @@ class Listener:
     ) -> tuple[list[Host], dict[str, JoinedHost]]:
         """Return `hosts` with each gone host replaced by one that has joined since, and all living hosts by name.
 
-        Raises CannotStart if too few tasks joined, since only the scheduler can start tasks. Spare tasks keep waiting.
+        Raises CannotStart if too few tasks joined, since only the scheduler can start tasks, or if a new task could not
+        prepare or has other versions than the notebook. Spare tasks keep waiting.
         """
         living = {name: end for name, end in ends.items() if end.alive}
         with self._changed:

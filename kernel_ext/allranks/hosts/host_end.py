@@ -134,8 +134,8 @@ class HostEnd:
         `file` is removed when the host process ends. When the lease has expired, the host process runs the command
         `saver`, whose output goes to the file `says`.
 
-        Returns a function that waits for the host's confirmation and returns it; None if it does not arrive in time.
-        Until the host process confirms, the ranks end with the connection.
+        Returns a function that waits for the host's confirmation and returns it; None if it does not arrive in time, or
+        if the host is away. Until the host process confirms, the ranks end with the connection.
         """
         return self._ask(Keep(lease, str(file) if file is not None else None, longer, list(saver), says))
 

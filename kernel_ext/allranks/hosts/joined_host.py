@@ -159,7 +159,10 @@ class JoinedHost(HostEnd):
 
 
 def in_rank_order(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks by their launcher's numbers; without numbers, in order of arrival with each host's tasks together."""
+    """The tasks by their launcher's numbers.
+
+    If numbers are missing or repeat, the tasks are in order of arrival, with each host's tasks together.
+    """
     numbers = {task.joins.number for task in tasks}
     if len(numbers) == len(tasks) and None not in numbers:
         return sorted(tasks, key=lambda task: task.joins.number or 0)

@@ -16,8 +16,8 @@ class HostNetwork:
     own: Sequence[str]
     """The host's IPv4 addresses with their networks, such as ``10.0.0.3/24``."""
     used: str | None = None
-    """The address at which the notebook's connection arrived; None if unknown. Behind a proxy or over IPv6 it is not in
-    `own`."""
+    """The host's address in its connection with the notebook, or the address that was named or chosen before; None if
+    unknown. Behind a proxy or over IPv6 it is not in `own`."""
 
 
 def reachable_addresses(hosts: Mapping[str, HostNetwork]) -> dict[str, str]:

@@ -44,9 +44,12 @@ class Hosts:
         self.others: dict[str, RemoteHost | JoinedHost] = {}
         """The other hosts, by name."""
         self.listener = listener
-        """Accepts ranks started by a scheduler; None if the cluster uses none."""
+        """Accepts ranks started by a scheduler or by ipyparallel's engines; None if the cluster uses neither."""
         self.networks: list[dict[str, str]] = []
-        """The hosts' addresses, by host, in each network that all hosts share; empty if the user named any address."""
+        """The hosts' addresses, by host, in each network that all hosts share.
+
+        Empty if an address was named, or chosen for an earlier world, or if all hosts are this machine.
+        """
 
     def follow(self, on_event: Callable[[str], OnEvent]) -> None:
         """Handle the events of this machine now, and of other hosts once they are reached.
@@ -139,7 +142,10 @@ class Hosts:
     # What hosts report about themselves.
 
     def with_addresses(self, hosts: Sequence[Host]) -> list[Host]:
-        """Return `hosts` with their CUDA devices and, unless all are local, with an address for each that has none."""
+        """Return `hosts` with their CUDA devices and, unless all are local, with an address for each that has none.
+
+        For this machine, the loopback address counts as none.
+        """
         counts = Counter(host.name for host in hosts)
         devices = {host.name: self._devices(host, counts[host.name]) for host in hosts}
         if all(host.local for host in hosts):
@@ -208,7 +214,7 @@ class Hosts:
     def meet_at(self) -> list[str]:
         """The addresses that this machine and its ssh hosts use for each other.
 
-        Empty if no ssh host is alive, or if NAT or a jump host changes the addresses.
+        Empty if no ssh host is alive, if one did not report its addresses, or if NAT or a jump host changes them.
         """
         ends = [end for end in self.others.values() if end.alive and isinstance(end, RemoteHost)]
         here = {end.sees_notebook_at for end in ends}

@@ -1,7 +1,7 @@
-"""The machine this process runs on: its addresses, ports, private files, and what it can run.
+"""The machine this process runs on: its addresses, ports, files and clusters, and what it can run.
 
 Runs in: every process of allranks; imports no MLX.
 Called by: ``cluster``, ``discovery``, ``environments``, ``experiment``, ``files``, ``head``, ``host_process``,
-``hosts``, ``probe``, ``rank``.
+``hosts``, ``probe``, ``rank``, ``settings`` and ``__main__``.
 May call: nothing of allranks.
 """

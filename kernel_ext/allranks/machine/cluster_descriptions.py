@@ -50,7 +50,7 @@ class HostedCluster:
     node: str
     """Identifies this machine, since other machines may share the folder for temporary files."""
     processes: dict[str, tuple[int, float]]
-    """Pid and start time of each process, by name: ``host process``, ``rank 3``, ``controller``, ``launcher``."""
+    """Pids and start times, by name: ``host process``, ``rank 3``, ``controller``, ``launcher`` or ``saver``."""
     since: float
     """When the host process started, by `time.time`."""
     lease: float | None = 0.0

@@ -74,7 +74,7 @@ class KeyedListener:
 
     @property
     def closed(self) -> bool:
-        """Whether the listener is closed, or about to be."""
+        """Whether `close` was called; stays False if the listener ends by itself after `within` seconds."""
         return self._closed.is_set()
 
     def close(self) -> None:

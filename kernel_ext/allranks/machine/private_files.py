@@ -1,4 +1,4 @@
-"""Files of a host's ranks that only their owner may read: settings, and logs."""
+"""Files and folders that only their owner may read, such as settings, logs and saved variables."""
 
 from __future__ import annotations
 

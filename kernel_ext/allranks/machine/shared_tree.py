@@ -113,7 +113,10 @@ def hub_cache() -> bytes:
 
 
 def find(typed: bytes) -> Found | None:
-    """Find what a user typed: a path, or the id of a repository in the Hugging Face cache; None if neither exists."""
+    """Find what a user typed: a path, or the id of a repository in the Hugging Face cache; None if neither exists.
+
+    For a path inside a cached repository, returns the whole repository.
+    """
     path, cache = os.path.abspath(os.path.expanduser(typed)), hub_cache()
     if os.path.exists(path):
         for inside in (path, os.path.realpath(path)):

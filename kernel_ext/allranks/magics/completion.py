@@ -1,4 +1,4 @@
-"""Completion and ``?``: after the magics of allranks, and of names in cells for the ranks.
+"""Completion after the magics of allranks, and completion and shift-tab for names in cells for the ranks.
 
 A rank's agent is asked about names, so nothing is evaluated. It answers within milliseconds, even while the rank is
 busy.

@@ -87,7 +87,7 @@ class DistributedMagics(Verbs, Magics):
             raise AllranksError(f"the cell raised {type(error).__name__}.")
 
     def run_auto(self, cell: str) -> None:
-        """With ``%distributed auto on``: run a cell that has no magic on the ranks."""
+        """Run a cell on the ranks. With ``%distributed auto on``, `auto.to_ranks` makes cells call this method."""
         try:
             self._need()
         except NoCluster as error:

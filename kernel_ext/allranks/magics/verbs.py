@@ -49,7 +49,7 @@ class Verbs:
     ended: Cluster | None
     """The cluster that `down` ended last."""
     up_with: UpOptions | None
-    """The options of the `up` that started the cluster; None if it was attached."""
+    """The options of the `up` that started the cluster or took it over; None if `attach` took it over."""
     owes_load: bool
     """Whether the `up` that started the cluster was asked to load a saved state, and has not loaded it yet."""
     notifier: Notifier | None
@@ -138,7 +138,10 @@ class Verbs:
         display(made)  # type: ignore[no-untyped-call]
 
     def _as_it_is_up(self, cluster: Cluster, asked: UpOptions) -> bool:
-        """Whether `up` was run again with the same options (as in "Run All"), or asks for the cluster as it is now."""
+        """Whether `up` was run again with the same options (as in "Run All"), or asks for the cluster as it is now.
+
+        False if `attach` took the cluster over: the options of its `up` are unknown.
+        """
         return self.up_with is not None and not self._other_than_up(cluster, asked)
 
     def _other_than_up(self, cluster: Cluster, asked: UpOptions) -> dict[str, object]:

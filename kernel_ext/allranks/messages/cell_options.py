@@ -61,7 +61,7 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     number: int
     """The number of the cell, counted by the cluster."""
     count: int
-    """The number that tracebacks show: the execution count in the notebook's margin."""
+    """The number that tracebacks show: the execution count in the notebook's margin or, without one, `number`."""
     options: CellOptions
     widgets: bool = False
     """Whether the cell comes from a page that shows widgets."""

@@ -1,7 +1,9 @@
 """Requests to the host process of each host, and its events: JSON lines over a pipe, a Unix socket or ssh.
 
-The types are dataclasses, since a host process uses only the standard library until it starts ranks. So it can report
-which package is missing. The head, which has all packages, validates each event against its type.
+The lines of a host process that a scheduler's process runs are sent in `TaskOrder` and `TaskEvent`.
+
+The types are dataclasses, since a host process starts with only the standard library. So it can report which package
+is missing. The head, which has all packages, validates each event against its type.
 """
 
 from __future__ import annotations
@@ -247,7 +249,7 @@ class Present:
     processes: dict[str, int]
     """The pids of running processes, by name."""
     ended: list[Ended] = field(default_factory=list)
-    """The processes that have ended so far; the head may know of some."""
+    """The ranks and launchers that have ended so far; the head may know of some."""
     head: str = ""
     """The head that sent the last request."""
     received: int = 0

@@ -168,7 +168,10 @@ class CellCurves:
                 del cls._ended[next(iter(cls._ended))]
 
     def _heading(self, ended: bool, continued: CellRun | None) -> str:
-        """The run's name, its step, and steps per second: recently, or over the whole run once the cell has ended."""
+        """The run's name, its step, the step rate, and the time left or, once the cell has ended, its collectives.
+
+        The rate is the recent one, or that of the whole run once the cell has ended.
+        """
         first = self._began if ended and self._began else self._reached[0]
         last = self._reached[-1]
         continues = f" (continues {continued.name})" if continued is not None else ""

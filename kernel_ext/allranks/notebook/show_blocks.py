@@ -32,9 +32,9 @@ class Show:
     """The output of one cell on ``ranks``. For one thread at a time.
 
     ``live``: whether output can be removed and changed, true in a kernel and false in a terminal. If not, clears are
-    ignored, an update is shown as a new display, and unfinished lines are not shown. ``has_widget`` returns whether
-    the page has the model with an id; other widgets are shown as text. If it is None, there may be no page, so output
-    is not laid out in columns.
+    ignored, an update is shown as a new display, unfinished lines are not shown, and curves are drawn only at the end.
+    ``has_widget`` returns whether the page has the model with an id; other widgets are shown as text. If it is None,
+    there may be no page, so output is not laid out in columns.
     """
 
     _displays: ClassVar[dict[tuple[int, str], Display]] = {}
@@ -69,7 +69,7 @@ class Show:
     def live_lines(self, lines: Mapping[int, str]) -> None:
         """Show the unfinished last lines, by rank; empty if all lines are finished.
 
-        Drawn at most 10 times a second; lines that come too soon are drawn by the next call of any method.
+        Drawn at most 10 times a second; lines that come too soon are drawn by a later call.
         """
         if self._live_area and self._room:
             self._live_area.want(lines, self._room.summary if self._room.leaves_out else tuple)

@@ -54,7 +54,11 @@ class Stop:
 
     @contextmanager
     def noted(self, wake: CellUpdates | None = None) -> Iterator[None]:
-        """Within the context, only note SIGINT, and put None into `wake`; no effect outside the main thread."""
+        """Within the context, only note SIGINT, and put None into `wake`.
+
+        No effect outside the main thread, if another handler is installed, or if another `Stop` without `around` notes
+        the signal already.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,7 @@
-"""Asks all questions, in one child process after the other; a probe that is stopped keeps the answers so far."""
+"""Asks all questions: about RDMA and worlds in one child process after the other, about the machine in this process.
+
+A probe that is stopped keeps the answers so far.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The machine itself: its description, whether it slept, and whether macOS lets this program reach other machines."""
+"""The machine itself: its description, whether it slept, and whether RDMA is on.
+
+Also whether macOS lets this program reach other machines.
+"""
 
 from __future__ import annotations
 

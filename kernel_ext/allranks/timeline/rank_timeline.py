@@ -42,7 +42,7 @@ class TimelineCall:
     began: float | None
     """When the collective's input had been computed; None if the collective was not evaluated at once."""
     ended: float | None
-    """When the collective ended; None if it was aborted, or not evaluated at once."""
+    """When the collective ended; None if it never completed (it was aborted, say), or was not evaluated at once."""
     wait: float | None = None
     """Seconds that this rank waited for the last rank to enter; None if that cannot be known."""
     transfer: float | None = None
@@ -79,7 +79,7 @@ class RankTimeline:
     """Number of events that were not kept, since there were too many."""
     calls: tuple[TimelineCall, ...]
     evaluations: tuple[tuple[float, float], ...]
-    """Start and end of each ``mx.eval`` that the user's code called."""
+    """Start and end of each ``mx.eval`` and ``mx.async_eval`` that the user's code called."""
     marks: tuple[Mark, ...]
 
     @property
@@ -179,7 +179,7 @@ def waiting(each: RankTimeline) -> Iterator[Span]:
 
 
 def computing(each: RankTimeline) -> Iterator[Span]:
-    """The spans in which this rank evaluated arrays outside of collectives."""
+    """The spans of ``mx.eval``, and of computing collectives' inputs. Lazy collectives run within these spans, too."""
     yield from each.evaluations
     for call in each.calls:
         if call.began is not None:

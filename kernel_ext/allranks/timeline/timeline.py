@@ -20,7 +20,7 @@ class Timeline(CellTimeline):
     """A cell's collectives, waits and marks on every rank: a picture, `frame` for pandas, `save` for Perfetto."""
 
     def frame(self) -> pandas.DataFrame:
-        """A pandas DataFrame with a row for each event: times in seconds since the cell began, algbw in GB/s.
+        """A pandas DataFrame with a row for each event: ``start`` in seconds since the cell began, bandwidths in GB/s.
 
         Raises UsageError without pandas.
         """

@@ -177,7 +177,7 @@ class SshConnection:
         return Login(self._name, self.python, command, tunnels=tunnels, within=within)
 
     def _try_again(self, within: int) -> None:
-        """Log in again; the previous login stays in use until the new one has replaced it."""
+        """Log in again; the previous login stays in use until a new login has reached the host."""
         try:
             login, event = self._log_in(within)
         finally:

@@ -62,9 +62,9 @@ class LinkReading(Struct, array_like=True, frozen=True):
     sent: int
     """Bytes that the peer has acknowledged so far; on macOS, bytes sent."""
     rate: float
-    """Bytes a second since the previous reading."""
+    """Bytes of `sent` per second since the previous reading."""
     rtt: float
-    """Seconds."""
+    """Round-trip time in seconds: the longest of all connections."""
     retransmits: int
     interface: str | None
     nominal: float | None

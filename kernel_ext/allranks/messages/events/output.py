@@ -26,9 +26,9 @@ class CellError(Struct, frozen=True):
     """The lines as IPython shows them, with colours."""
     line: int | None = None
     place: str = ""
-    """The file of `line` if it is outside the cell, in a function that the cell calls."""
+    """The file of an applied function, to which `line` refers; empty if `line` is a line of the cell."""
     collective: LedgerEntry | None = None
-    """The collective in which the rank was; None if it was in none."""
+    """The collective in which the rank may have been waiting; None if there is none."""
     aborted: bool = False
     """Whether the error only followed from an aborted collective."""
 
@@ -92,7 +92,7 @@ def _packed(item: Sequence[object]) -> OutputItem:
 def unpacked(items: Iterable[OutputItem]) -> list[Item]:
     """Convert messages to the items that a fold accepts, such as ``("text", stream, prints)``.
 
-    A MIME bundle becomes ``("display", bundle)``, an error ``("error", dict, CellError)``. Raises NotUnderstood.
+    A MIME bundle becomes ``(kind, bundle)``, an error ``("error", dict, CellError)``. Raises NotUnderstood.
     """
     return [_unpacked(item) for item in items]
 

@@ -21,7 +21,7 @@ class ProbeAnswer(Struct, frozen=True):
     """The observation, or why the question could not be asked: sentences without a final full stop."""
     facts: dict[str, Fact] = {}
     failed: bool = False
-    """Whether the question was asked, but got no answer in time or ended the process."""
+    """Whether there is no answer because the process that asks the question was too slow or failed."""
 
 
 class ProbeCheck(Struct, frozen=True):

@@ -155,12 +155,12 @@ class Done(CellEvent):
     pending: tuple[str, ...] = ()
     """Variables that wait for a collective."""
     invalid: tuple[str, ...] = ()
-    """Variables that depend on an aborted collective."""
+    """Variables that an aborted collective may have made invalid."""
     unmarked: tuple[LedgerEntry, ...] = ()
     """Aborted collectives whose results could not be set to NaN."""
     timed: tuple[Timed, ...] | None = None
     no_value: str | None = None
-    """Why the value is missing; None if it is not."""
+    """Why the value could not be sent; None if it was sent or not wanted, or if the cell failed first."""
     settled: int = 0
     """Number up to which all shared collectives were evaluated, as far as is known."""
     at_once: EvaluatedAtOnce | None = None
@@ -175,7 +175,7 @@ class Entering(CellEvent):
 
 
 class Unblocked(CellEvent):
-    """A blocked collective was aborted."""
+    """A blocked collective, or the wait at a barrier, was aborted; or a collective failed without an error of MLX."""
 
     collective: LedgerEntry | None
     broke: bool = False

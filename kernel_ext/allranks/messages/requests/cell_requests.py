@@ -51,7 +51,8 @@ class Decided(Request):
 class Interrupt(Request):
     """Stop a cell: abort the blocked collective if possible, and interrupt Python code with SIGINT.
 
-    If `cell` is None, stop the running cell or the post-mortem debugger.
+    If `cell` is None, stop the running cell or the post-mortem debugger. If the cell has ended, stop sending its value.
+    If it has not begun, abort the collective of an earlier cell's asyncio task for which it waits.
     """
 
     cell: int | None

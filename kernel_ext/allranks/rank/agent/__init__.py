@@ -2,5 +2,5 @@
 
 Runs in: a rank's process, mostly in the agent's thread.
 Called by: ``rank.process``.
-May call: all other subpackages of ``rank`` except ``rank.process``.
+May call: all other subpackages of ``rank`` except ``rank.process``, and the packages that these call.
 """

@@ -72,7 +72,7 @@ SEND_EVERY = 0.03
 LATE_WITHIN = 1.0
 """Maximum delay, in seconds, of output that the user's threads print while no cell runs."""
 ORPHAN_AFTER = 60.0
-"""Seconds without a notebook after which a rank ends itself, on top of its lease.
+"""Seconds without a notebook after which a rank ends itself, on top of its lease; never if its lease is None.
 
 A last resort, since the host process ends its ranks as soon as the notebook's process is gone. Long enough for a
 notebook that is stopped with Ctrl-Z or a machine that sleeps."""
@@ -279,7 +279,9 @@ class Agent:
             EXIT(0)
 
     def end_process(self, code: int = 1) -> None:
-        """End the process without any clean-up, since the main thread may be blocked indefinitely.
+        """Release JACCL's resources, and end the process without any other clean-up.
+
+        Python's own clean-up needs the main thread, which may be blocked indefinitely.
 
         In an MPI world whose other ranks go on without this one, a signal ends the process: Open MPI (5.0.11) takes an
         exit for an error that may end other ranks, or does not notice it.

@@ -112,7 +112,7 @@ class Reporter:
     def _blocked(self, place: object, now: float) -> bool:
         """Whether the main thread has been at the same `place`, asleep on a lock, for two reports or more.
 
-        While no cell runs, an asyncio task of an earlier cell may wait in a collective.
+        False at the debugger's prompt. While no cell runs, an asyncio task of an earlier cell may wait in a collective.
 
         If waiting on a lock cannot be told from computing (with CUDA, and on macOS, where this is not yet tested), a
         rank counts as blocked after `UNSURE_AFTER` seconds at one instruction.
@@ -129,7 +129,10 @@ class Reporter:
         return now - self._blocked_at[1] >= (UNSURE_AFTER if asleep is None else EVERY_RUNNING * 0.9)
 
     def is_blocked(self) -> bool:
-        """Whether the main thread waits on a lock now; the last report's answer if its state cannot be read."""
+        """Whether the main thread waits on a lock now; False at the debugger's prompt.
+
+        If the thread's state cannot be read, returns the last report's answer.
+        """
         if self._debugger.at_prompt:
             return False
         asleep = self._meters.main_thread_asleep()

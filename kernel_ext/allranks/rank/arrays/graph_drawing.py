@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlx.core import array as Array
 
 COLLECTIVE_LABEL = re.compile(r'label ="(\w+ )?(AllReduce|AllGather|ReduceScatter|Send|Recv)"')
-"""MLX's labels of collectives: ``Sum AllReduce``, ``AllGather``, ``Sum ReduceScatter`` (mlx 0.32.4)."""
+"""MLX's labels of collectives, such as ``Sum AllReduce``, ``AllGather`` and ``Send`` (mlx 0.32.4)."""
 INDEXING_LABEL = re.compile(r'label ="(Gather|Scatter|Dynamic)')
 """Labels of operations that end the process if an index is out of bounds."""
 OPERATION_LINE = re.compile(r"\{ (\d+) \[label =")

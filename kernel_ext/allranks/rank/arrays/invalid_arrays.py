@@ -1,9 +1,9 @@
 """Which of the user's arrays may be invalid, because a collective was aborted while they were computed.
 
 After an abort, MLX finishes the evaluations under way, keeps their arrays, and raises nothing when they are read later
-(0.32.4). The arrays that may be invalid are those given to an ``mx.eval`` that raised, those given to an
-``mx.async_eval`` that nothing has waited for, and those that the caller adds: the result of the collective, and the
-variables named in the line at which the cell was blocked.
+(0.32.4). Arrays may be invalid if they were given to an ``mx.eval`` or ``mx.async_eval`` that raised, or to an
+``mx.async_eval`` that nothing has waited for. The caller adds others: the result of the collective, the variables named
+in the line at which the cell was blocked, pending arrays, and arrays from another process that were invalid there.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def arrays_in(value: object) -> Iterator[Array]:
 
 
 def is_computed(array: Array | None) -> bool:
-    """Whether there is an array, and it is computed. (After an abort, evaluating a pending array raises.)"""
+    """Whether there is an array whose evaluation has begun. (After an abort, evaluating a pending array raises.)"""
     return array is not None and not is_pending(array)
 
 

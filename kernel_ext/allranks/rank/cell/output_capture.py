@@ -165,7 +165,10 @@ def _name_cells(shell: InteractiveShell) -> None:
 
 
 def _diverted(send: Callable[..., object], recorder: CellRecorder, comms: Comms) -> Callable[..., object]:
-    """Wrap `Session.send`, so that messages from the notebook's cells go to the recorder, not to ipyparallel."""
+    """Wrap `Session.send`: output of the notebook's cells goes to the recorder, and their comm messages go to `comms`.
+
+    Other messages, and messages of plain ipyparallel, are sent as before.
+    """
     output = recorder.output
 
     def divert(stream: object, kind: Any, content: Any = None, *args: Any, **kwargs: Any) -> object:

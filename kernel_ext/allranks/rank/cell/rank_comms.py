@@ -1,8 +1,9 @@
 """The rank's end of its widgets' comms. For each comm, the notebook opens a proxy comm to the notebook's page.
 
 Widgets' messages are sent over the lifeline in batches, at most one every `EVERY` seconds, with only the last state of
-each widget. The next batch is sent once the notebook has taken the previous one, so that messages do not pile up.
-Messages from the page arrive over the lifeline, too, and are handled in the main thread once that thread is idle.
+each widget. The next batch is sent once the notebook has taken the previous one, so that messages do not pile up. Only
+messages that open comms do not wait: they are sent before the next output, which may refer to the comms. Messages from
+the page arrive over the lifeline, too, and are handled in the main thread once that thread is idle.
 """
 
 from __future__ import annotations

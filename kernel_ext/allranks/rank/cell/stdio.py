@@ -22,7 +22,7 @@ class RankStream(OutStream):
 
     output: OutputBuffer
     elsewhere = False
-    """True while a cell of plain ipyparallel runs."""
+    """True while a cell or an applied function of plain ipyparallel runs."""
 
     _bytes: _Bytes | None = None
 

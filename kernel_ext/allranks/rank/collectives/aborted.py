@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .record import Record
 
 PEER_LOST = "[ring] connection to a peer was lost"
-"""Message of MLX's error after a neighbour died; an unblocked rank has lost all its neighbours."""
+"""Message of MLX's error if a ring's connection to a neighbour is closed, as after the neighbour died."""
 RELEASED = "the collectives of this cell were aborted, because not all ranks entered them"
 """Why a rank may enter no more collectives in the cell."""
 MOST_NAMED = 5

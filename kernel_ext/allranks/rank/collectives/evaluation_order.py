@@ -1,10 +1,11 @@
 """Tracks the order in which a rank evaluates its collectives: ranks pair them in that order, not in call order.
 
-Ranks that evaluate two pending collectives in different order swap their results silently. So after each ``mx.eval``,
-open results, which may still be pending, are checked, oldest first. An evaluated result behind a pending one is noted,
-and so are two results that were given to one ``mx.eval`` in an order other than call order. A check is one read of an
-array's status (see `array_status`). Each evaluation takes a few checks, and one more for each collective that is
-complete. If statuses cannot be read, order is not tracked: MLX's drawing would take longer than the training.
+Ranks that evaluate two pending collectives in different order swap their results silently. So after each ``mx.eval``
+or ``mx.async_eval``, open results, which may still be pending, are checked, oldest first. An evaluated result behind a
+pending one is noted, and so are two results that were given to one evaluation in an order other than call order. A
+check is one read of an array's status (see `array_status`). Each evaluation takes a few checks, and one more for each
+collective that is complete. If statuses cannot be read, order is not tracked: MLX's drawing would take longer than the
+training.
 
 Which results are checked depends only on the open results, so a second check, after one rank has evaluated something of
 its own, adds nothing. Otherwise ranks with the same order would seem to differ.
@@ -43,7 +44,7 @@ GIVEN = 64
 
 
 class EvaluationOrder:
-    """Tracks in which order ``mx.eval`` evaluates the collectives of a cell."""
+    """Tracks in which order ``mx.eval`` and ``mx.async_eval`` evaluate the collectives of a cell."""
 
     def __init__(self, count: CallCount, choose_path: Callable[[], None]) -> None:
         """`choose_path` decides whether calls take the slow path (`Ledger.slow`); called when that may have changed."""
@@ -56,7 +57,8 @@ class EvaluationOrder:
         self.evaluating = False
         """Whether a thread is in ``mx.eval`` or ``mx.async_eval``."""
         self.swapped: list[tuple[int, int]] = []
-        """Pairs of numbers: a collective that was evaluated, and an older collective that was still pending then."""
+        """Pairs of numbers: a collective, and an older collective that was still pending when the newer one was
+        evaluated, or that followed the newer one in the arguments of one evaluation."""
         self.pending: deque[tuple[int, weakref.ref[Array]]] = deque(maxlen=KEEP)
         """Number and result of each collective that may be pending, oldest first; `wrap_collectives` adds both."""
         self.settled = 0
@@ -101,7 +103,7 @@ class EvaluationOrder:
                 order.evaluating = True
                 if at_once.active:
                     at_once.before()
-                oldest = 0  # number of arrays given, if they are the oldest open results in call order; else 0
+                oldest = 0  # number of open results given, if they are the oldest ones in call order; else 0
                 if pending:
                     try:
                         # A usual step has one collective: save the function call.
@@ -161,10 +163,11 @@ class EvaluationOrder:
         return None
 
     def _given(self, args: Args) -> int:
-        """The number of arrays in `args`, if these are the oldest open results in call order; else 0.
+        """The number of open results in `args`, if these are the oldest ones in call order; else 0.
 
-        If they are, no evaluation out of order is possible, and no check is needed. Results in another order are noted,
-        since MLX's order of evaluation depends on the order of the arguments.
+        Other arrays may follow only if `args` begins with all open results. If the number is not 0, no evaluation out
+        of order is possible, and no check is needed. Results in another order are noted, since MLX's order of
+        evaluation depends on the order of the arguments.
         """
         pending, arrays = self.pending, args[0] if len(args) == 1 and type(args[0]) in (list, tuple) else args
         for array, (_, result) in zip(arrays, pending, strict=False):
@@ -216,7 +219,7 @@ class EvaluationOrder:
                     evaluated = self._evaluated_behind(reader.is_pending)
                     if not evaluated:
                         return
-                    # An array that was changed in place (y += 1) is pending again, but waits for no collective.
+                    # An array that was changed in place (y += 1) is pending, but is no longer the collective's result.
                     if is_collective(array):
                         self._note(evaluated, number)
                         return

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def exchanges_of(ledger: Ledger) -> list[Record]:
-    """The last cell's sends and receives, in call order; none if the ledger no longer has all calls of the cell."""
+    """The last cell's sends and receives in the group of all ranks, in call order.
+
+    The list is empty if the ledger no longer has all calls of the cell.
+    """
     before = ledger.order.called_before
     if all(kind.peer is None for kind in ledger.kinds_since(before)[1]):  # the usual case
         return []

@@ -64,7 +64,10 @@ class Ledger(CallCount):
     ordered = _Mode()
     """Whether each collective is chained to the previous one, so that evaluation order cannot swap results."""
     timing = _Mode()
-    """Whether each shared collective is evaluated immediately, to time it: exact, but nothing else runs meanwhile."""
+    """Whether each shared collective is evaluated immediately, to time it, unless a transformation traces it.
+
+    The times are exact, but nothing else runs meanwhile.
+    """
     _refuse: str | None = None
     _guard: Callable[[Record], None] | None = None
     _ordered = _timing = False
@@ -87,7 +90,7 @@ class Ledger(CallCount):
         wrapper has checked whether collectives are refused.
         """
         self.timed: deque[tuple[str, int, float]] = deque(maxlen=MOST_TIMED)
-        """Operation, bytes and seconds of each shared call of this cell that was timed."""
+        """Operation, bytes and seconds of the shared calls of this cell that were timed: the last `MOST_TIMED`."""
         self.order = EvaluationOrder(self, self.choose_path)
         self.invalid, self.aborted = self.order.invalid, self.order.aborted
         self.chain = Chain()
@@ -268,7 +271,10 @@ class Ledger(CallCount):
         return len(shared), zlib.crc32(f"{text}{order}".encode())
 
     def evaluated(self, number: int) -> list[int]:
-        """Numbers, counted from `number`, of the cell's first collectives in evaluation order."""
+        """Numbers, counted from `number`, of the first collectives that this cell evaluated, in evaluation order.
+
+        A collective that an earlier cell left pending has a number of 0 or less.
+        """
         order = self.order.first.order
         numbers = self._counted_from(number, order)
         return [numbers[each] for each in order if each in numbers]
@@ -280,7 +286,7 @@ class Ledger(CallCount):
         return [(numbers[late], numbers[early]) for late, early in swapped if late in numbers and early in numbers]
 
     def _counted_from(self, number: int, seqs: Collection[int]) -> dict[int, int]:
-        """Maps the `seq` of each of these calls to its number among the shared calls after `number`."""
+        """Maps the `seq` of each of these shared calls to its number, counted from `number`: 0 or less if older."""
         return {call.seq: call.entered - number for call in self._with(seqs)}
 
     def _with(self, seqs: Collection[int]) -> list[LedgerCall]:

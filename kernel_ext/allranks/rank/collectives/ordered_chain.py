@@ -1,4 +1,4 @@
-"""``--ordered``: each collective depends on the one before it, so that they are evaluated in call order.
+"""``--ordered`` and ``--check strict``: each collective depends on the one before it, so call order is kept.
 
 The chain spans streams, groups, cells and differentiation. Calls in other threads are refused, since their order
 may differ between ranks. Collectives that ``mx.compile``, ``mx.vmap`` and the other closed transformations trace cannot
@@ -50,7 +50,7 @@ class Chain:
         self.left_out, self.refusal, self._strict = 0, None, strict
 
     def end_cell(self) -> None:
-        """Drop the newest collective if it is computed: nothing has to wait for it, and it takes memory."""
+        """Drop the newest collective unless it is pending: nothing has to wait for it, and it takes memory."""
         if self.newest is not None and not is_pending(self.newest):
             self.newest = None
 
@@ -76,7 +76,9 @@ class Chain:
     ) -> Array:
         """Return the result of a collective, with a dependency on the previous collective.
 
-        `result` is the result without that dependency. `stream` is the stream of the call, if the code has several.
+        `result` is the result without that dependency. It is returned as it is for a receive, which can have none (the
+        previous collective is evaluated first), and in a closed transformation. `stream` is the stream of the call, if
+        the code has several.
         Raises RuntimeError (`WOULD_WAIT`) if a receive under ``--check strict`` would have to wait for another stream.
         """
         if TRACING.closed or (TRACING.depth and op in UNCHAINED):

@@ -54,8 +54,9 @@ def pattern(in_flight: Iterable[Asked]) -> bytes:
 def is_marked(op: str, dtype: str, by: bytes | None) -> bool:
     """Whether the result of an aborted collective, of this operation and dtype, cannot pass for a valid number.
 
-    `by` is the `pattern` of a ring or of JACCL. It is None if each result gets a value for its own dtype: on MPI, and
-    if the ranks that missed the collective enter it with an `array`.
+    Also True for a ``send``, whose result is the rank's own data. `by` is the `pattern` of a ring or of JACCL. It is
+    None if each result gets a value for its own dtype: on MPI, and if the ranks that missed the collective enter it
+    with an `array`.
     """
     if op == "send":
         return True

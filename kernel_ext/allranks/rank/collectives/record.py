@@ -51,12 +51,12 @@ NO_KIND = Kind("", (), None, NOWHERE, shared=False)
 
 
 class LedgerCall(NamedTuple):
-    """One call, as the ledger keeps it."""
+    """One call. The ledger keeps only the kind of each call, and works out the numbers (see `Ledger.kinds`)."""
 
     seq: int
     """Its number among all calls of this rank."""
     entered: int
-    """Number of the rank's shared calls, up to and including this call."""
+    """`CallCount.number` as it was after this call: the number of the newest shared call."""
     kind: Kind
 
 
@@ -72,7 +72,7 @@ class Record(NamedTuple):
     shared: bool = True
     """Whether every rank of the world must enter an equal collective."""
     entered: int = 0
-    """Number of the rank's shared calls, up to and including this call."""
+    """`CallCount.number` as it was after this call: the number of the newest shared call."""
     peer: int | None = None
     """The rank to send to or receive from; None for other operations, and in a group smaller than the world."""
 

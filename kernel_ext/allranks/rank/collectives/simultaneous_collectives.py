@@ -110,7 +110,7 @@ class AtOnce:
                 self.names = tuple(sorted((beside[0].thread, new.thread)))
 
     def after(self, *, waited: bool) -> None:
-        """Note that ``mx.eval`` returned, or if not `waited`, ``mx.async_eval``, whose arrays may still be computed."""
+        """Note that ``mx.eval`` returned, or if not `waited`, ``mx.async_eval``, whose evaluation may not be over."""
         self._inside.pop(threading.get_ident(), None)
         left = []
         for pair in self._pairs:

@@ -1,7 +1,7 @@
 """Replacements for the functions of ``mx.distributed``: they note each call in the ledger, and call MLX's own.
 
-A collective in shared memory takes 13 microseconds, and 4 if one evaluation has ten. So a call usually notes only what
-cannot be known later. The slow path does everything else. A call takes the slow path if `Ledger.slow` is set, if a
+A collective in shared memory takes 13 microseconds, or 4 each if one evaluation has ten. So a call usually notes only
+what cannot be known later. The slow path does everything else. A call takes the slow path if `Ledger.slow` is set, if a
 trace is active, if the operation is not one of `COLLECTIVES`, if the group is smaller than the world, or if the
 arguments are unusual.
 """
@@ -38,7 +38,11 @@ MOST_KINDS = 1_000
 
 
 def install(ledger: Ledger, mx: ModuleType, user_ns: Namespace) -> None:
-    """Record the calls of ``mx.distributed`` in `ledger`; `user_ns` tells the user's frames from a library's."""
+    """Record the calls of ``mx.distributed`` in `ledger`; `user_ns` tells the user's frames from a library's.
+
+    Also replaces the other functions that the ledger needs: ``mx.eval``, ``mx.async_eval``, ``Group.split``, and the
+    functions that make streams. A second call replaces nothing again.
+    """
     ledger.user_ns = user_ns
     for op in OPERATIONS:
         function = getattr(mx.distributed, op, None)

@@ -168,7 +168,7 @@ class Debugger:
             self._tell(open=False, stepping=False, text=debugger.take())
 
     def held(self) -> list[tuple[str, object]]:
-        """Names and values of the variables in the frames of the last cell's error; the next cell drops the frames."""
+        """Names and values of the local variables in the frames of the last cell's error, which the next cell drops."""
         at, found = self._error.__traceback__ if self._error is not None else None, []
         while at is not None:
             if at.tb_frame.f_locals is not self._user_ns:

@@ -60,7 +60,7 @@ class RankPdb(pdb.Pdb):
 
     @property
     def stepping(self) -> bool:
-        """Whether the code, as it goes on, may stop at a prompt again: not after a ``c`` without breakpoints."""
+        """Whether the code, as it goes on, may stop at a prompt again: not after `q`, or `c` without breakpoints."""
         return not self.quitting and (self.stoplineno != -1 or bool(self.get_all_breaks()))
 
     # The stack, and where pdb stops.
@@ -210,7 +210,10 @@ class _Words(str):
 
 
 def would_wait(code: str, names: Namespace) -> list[str]:
-    """The names in `code` that wait for a collective; [] if `code` only does arithmetic, which evaluates nothing."""
+    """The names in `code` that wait for a collective.
+
+    Returns [] if `code` is not valid Python, or only does arithmetic, which evaluates nothing.
+    """
     try:
         tree = ast.parse(code.strip())
     except SyntaxError:

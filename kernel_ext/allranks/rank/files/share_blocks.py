@@ -76,7 +76,7 @@ FORGOTTEN_AFTER = 300.0
 
 REMEMBERED = 64
 FEW = 1000
-"""Up to this many files are fsynced one by one; for more, Linux syncs the whole file system."""
+"""Up to this many files are fsynced one by one; for more, Linux (5.8 and newer) syncs the whole file system."""
 LOOKS_EVERY = 1.0
 """Seconds for which the check of a folder stays valid while files are put in place."""
 
@@ -102,7 +102,7 @@ class _Part(SharedFile):
         return self.noted(block), self.read(block)
 
     def read(self, block: int) -> bytes:
-        """The block as it is on this host's disk. Raises OSError."""
+        """The block as it is on this host's disk. Raises OSError; ContentChanged if it is not a regular file."""
         return read_block(self.path, block)[0]
 
     def size_of(self, block: int) -> int:
@@ -204,7 +204,7 @@ class ShareOffer(RankShare):
 
 
 class Acceptance(RankShare):
-    """The receiving end of a transfer, on a host that lacks some of the files."""
+    """The receiving end of a transfer; it also serves blocks that have arrived to the next host."""
 
     def __init__(self, request: AcceptShare, entries: Sequence[TreeEntry], parent: bytes) -> None:
         self._entries, self._overwrite = entries, request.overwrite
@@ -245,7 +245,11 @@ class Acceptance(RankShare):
 
     @classmethod
     def of(cls, request: AcceptShare, manifest: bytes) -> tuple[Acceptance | None, ShareAccepted]:
-        """An acceptance and its answer; None for the acceptance if nothing can or need be received. Raises OSError."""
+        """An acceptance and its answer. Raises OSError.
+
+        The acceptance is None if the source's own files are here, if a path is in the way, or if another rank writes
+        to the folder of parts.
+        """
         entries = _manifests.decode(manifest).entries
         for entry in entries:
             _refuse_outside(entry, request.name)
@@ -266,7 +270,11 @@ class Acceptance(RankShare):
     # Find what is missing.
 
     def _look(self) -> ShareAccepted:
-        """Determine what is missing and what is in the way. Raises OSError."""
+        """Determine what is missing and what is in the way. Raises OSError.
+
+        If something is missing and nothing is in the way, also creates and locks the folder of parts, and removes parts
+        that this share does not need.
+        """
         if os.path.realpath(self.folder) in (os.path.realpath(os.path.expanduser(b"~")), b"/"):
             raise PermissionError("the home folder and the root of the file system are never written over")
         for number, entry in enumerate(self._entries):
@@ -335,7 +343,7 @@ class Acceptance(RankShare):
         return True
 
     def _forget_others(self) -> int:
-        """Remove parts of files no longer shared, if the lock is held; return the total size of the remaining parts."""
+        """Remove parts that this share does not need, if the lock is held; return the total size of those it needs."""
         ours, kept = {os.path.basename(part.path) for part in self.parts}, 0
         for name in os.listdir(os.fsencode(self._aside)):
             path = os.path.join(os.fsencode(self._aside), name)
@@ -375,7 +383,7 @@ class Acceptance(RankShare):
             pass
         except ReportedByOther as error:
             self._fail(str(error), error.host)
-        except Exception as error:  # an error of this host's files, or Unreachable; `ask` retries a lost connection
+        except Exception as error:  # a file's error, a damaged block, Unreachable; `ask` retries a lost connection
             self._fail(error_text(error))
 
     def _next(self) -> list[tuple[_Part, int]]:
@@ -453,8 +461,8 @@ class Acceptance(RankShare):
     def put_in_place(self) -> None:
         """Move the received files into place, and create links and folders.
 
-        Raises OSError, and RuntimeError if the share was stopped, parts are missing or a file may not be written. Files
-        that were put in place before the error are recorded even then.
+        Raises OSError, and RuntimeError if the share was stopped, parts are missing or changed, or a file may not be
+        written. Files that were put in place before the error are recorded even then.
         """
         with self._placing:
             if self._stop.is_set():
@@ -686,7 +694,7 @@ class Shares:
             raise RuntimeError("the share was stopped")
 
     def of(self, transfer: str) -> RankShare:
-        """The share of this transfer. Raises RuntimeError if the transfer has ended."""
+        """The share of this transfer. Raises RuntimeError if this rank has none, for example since it has ended."""
         with self._lock:
             share = self._open.get(transfer)
         if share is None:

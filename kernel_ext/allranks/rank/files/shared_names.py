@@ -23,10 +23,10 @@ LONGEST = 200
 def shared(name: str) -> Path:
     """The path of a file or folder that ``%distributed share`` copied to this rank's host.
 
-    `name` is its path, the last component of its path, or the id of a Hugging Face repository, with or without the
-    organization. For a repository, the result is the path of its snapshot, which ``load`` accepts. If several shares
-    have the same name, the last one counts. Raises FileNotFoundError if nothing of that name was shared, or if the
-    file is no longer there.
+    `name` is its path as given to the share, the last component of its path, or the id of a Hugging Face repository,
+    with or without the organization. For a repository, the result is the path of its snapshot, which ``load`` accepts.
+    If several shares have the same name, the last one counts. Raises FileNotFoundError if nothing of that name was
+    shared, or if the file is no longer there.
     """
     link = _link(name)
     try:

@@ -2,7 +2,8 @@
 
 No state is kept in memory, so another rank of this host can continue if one dies. The folder's own ``.allranks`` lists
 the files that were sent, with their size and mtime on this host at that time. A file is replaced or removed only if it
-is unchanged since it was sent.
+is unchanged since it was sent, or if the user asks to overwrite files. A file that has the new content already is
+replaced in any case.
 
 `put` writes files to ``.allranks`` first, and `commit` moves them into place together. So a full disk or a lost
 connection leaves the folder unchanged. If this process ends within `commit`, both the old and the new state of each
@@ -47,7 +48,7 @@ class Sent(msgspec.Struct, array_like=True, frozen=True):
     mtime_ns: int
     """mtime of the file on this host, whose file system may round the requested one."""
     origin: str
-    """The notebook's folder from which the file came."""
+    """Identifies the notebook's folder from which the file came."""
 
     def is_intact(self, now: os.stat_result | None) -> bool:
         return now is not None and (now.st_size, now.st_mtime_ns) == (self.size, self.mtime_ns)
@@ -109,8 +110,9 @@ def drop(folder: str, transfer: str) -> None:
 def commit(request: CommitFiles) -> FilesCommitted:
     """See `requests.CommitFiles`.
 
-    Raises OSError if a file cannot be put in place, and TimeoutError if another notebook does not release the folder's
-    lock. Files that were put in place before the OSError are listed as sent.
+    Raises OSError if a received file is incomplete, before any file is put in place. If a file cannot be put in place
+    or removed, it raises OSError only after all other files, which are then listed as sent. Raises TimeoutError if
+    another notebook does not release the folder's lock.
     """
     root, ours = os.fsencode(request.folder), _ours(Path(request.folder))
     incoming, origin = _incoming(request.folder, request.transfer), request.origin
@@ -169,7 +171,7 @@ class _Parents:
         self.root, self._real, self._inside = root, os.path.realpath(root), dict[bytes, bool]()
 
     def why_outside(self, path: bytes) -> str:
-        """Why the file is outside the root, by its path or by a symbolic link on the way; empty if it is inside."""
+        """Why the file is in `OURS`, or outside the root by its path or by a symbolic link; empty if neither."""
         parts = path.split(b"/")
         if path.startswith(b"/") or b".." in parts or parts[0] == OURS:
             return "its path leads out of the folder"

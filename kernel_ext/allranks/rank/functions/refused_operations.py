@@ -29,8 +29,9 @@ COLLECTIVES = (*REDUCTIONS, "all_gather")
 
 
 class RefusedOperations:
-    """The refusals of the current world; `checks` has a check for each operation that may be refused.
+    """The refusals of the current world.
 
+    `checks` has a check for each operation that may be refused for a reason other than a dtype (see `dtypes`).
     A check takes a call's arguments. For a call to refuse, it raises NotImplementedError: a RuntimeError, as in MLX.
     """
 

@@ -63,7 +63,7 @@ def inside() -> bool:
 
 
 def install(mx: ModuleType) -> None:
-    """Replace MLX's transformations. A second call has no effect."""
+    """Replace the transformations in `NAMES` and `DIRECT`; `recompile` replaces ``mx.compile``. May be called again."""
     for name in (*NAMES, *DIRECT):
         transform = getattr(mx, name, None)
         if transform is not None and not is_replaced(transform):

@@ -37,8 +37,8 @@ class Barrier:
     def open(self, refusal: str | None) -> None:
         """Let the main thread go on, or make it raise RuntimeError with `refusal`.
 
-        If there is a `refusal`, the ledger forgets the collective. Otherwise, other ranks could later be made to enter
-        it as a collective that they missed, and this rank would not take part.
+        If there is a `refusal`, the ledger forgets the collective. If the ledger kept it, other ranks could later be
+        made to enter it as a collective that they missed, and this rank would not take part.
         """
         self._refusal = refusal
         if refusal is not None and self.closed:

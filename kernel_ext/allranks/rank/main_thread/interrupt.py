@@ -20,7 +20,7 @@ class MainThreadInterrupt:
         self.unblocked = False
         """Whether the next signal reports that the collective in which the main thread waited was aborted."""
         self._allowed = False
-        """Whether SIGINT raises KeyboardInterrupt: in the user's code, but not in the engine around it."""
+        """Whether SIGINT raises an error: in the user's code, but not in the engine around it."""
         self._stopped: int | None = None
         """Number of the cell that is to be stopped as soon as its code begins."""
         self._handler: Callable[[int, FrameType | None], None] | None = None
@@ -41,12 +41,12 @@ class MainThreadInterrupt:
         self._listen()
 
     def stop(self, number: int) -> None:
-        """Stop cell `number`, whose code does not run yet, as soon as the code begins."""
+        """Stop cell `number` as soon as its code begins. If the code runs already, only SIGINT stops it."""
         self._stopped = number
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Let SIGINT raise KeyboardInterrupt within the context; raises it at once if the cell is already stopped."""
+        """Let SIGINT raise an error within the context; raises KeyboardInterrupt at once if `stop` came before it."""
         try:
             self._allowed = True
             if self._stopped == self.number:

@@ -2,7 +2,7 @@
 
 Linux: ``TCP_INFO`` (``struct tcp_info`` of ``linux/tcp.h``; the counters of bytes came with Linux 4.1). macOS:
 ``TCP_CONNECTION_INFO`` (``struct tcp_connection_info`` of ``netinet/tcp.h``); written from the header, not yet run.
-Shared memory (MPI on one host) and RDMA are not counted: such links stay unknown.
+MPI, by shared memory or TCP, and RDMA are not counted: such links stay unknown.
 """
 
 from __future__ import annotations

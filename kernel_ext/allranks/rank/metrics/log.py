@@ -149,7 +149,10 @@ class Log:
             self._left[name] = self._left.get(name, 0) + 1
 
     def _settle(self, *, over: bool = False) -> None:
-        """Log held values that the code has evaluated; if the cell is `over`, all that do not wait for a collective."""
+        """Log held values that the code has evaluated; if the cell is `over`, all that do not wait for a collective.
+
+        Without `array_status.reader`, the latter are always logged. In a broken world, all held values are dropped.
+        """
         held, self._held = self._held, []
         if self._broken():  # values that were evaluated after the abort are invalid
             return

@@ -59,7 +59,7 @@ class PreparedReload:
     """The result of `Reloader.prepare` on this rank."""
 
     reloaded: list[str]
-    """Names of the modules that were executed, each after those that it imports."""
+    """Names of the modules that were executed, each after the changed modules that it imports."""
     removed: list[str]
     """Modules whose file is gone. The commit drops them from ``sys.modules``."""
     error: str = ""
@@ -120,8 +120,8 @@ class Reloader:
     def _loaded_stat(self, path: str, read: dict[str, Stat]) -> Stat:
         """The stat of the version that was loaded.
 
-        Modules that were loaded before the reloader existed, or by another kind of loader, are not in `read`. Such a
-        module counts as changed if its file is newer than the reloader.
+        Modules that were loaded before the reloader existed, or by another kind of loader, are in neither `read` nor
+        `_loaded`. Such a module counts as changed if its file is newer than the reloader.
         """
         if known := read.get(path) or self._loaded.get(path):
             return known  # though the file may be gone
@@ -183,7 +183,10 @@ class Reloader:
             return False
 
     def _compared(self) -> tuple[dict[str, _Source], list[str]]:
-        """The modules whose files have changed, by name, and the names of modules whose files are gone."""
+        """The modules whose files have changed, by name, and the names of modules whose files are gone.
+
+        Unloads modules whose package is not loaded (see `_is_orphan`) first.
+        """
         for name in [name for name in self._sources if self._is_orphan(name)]:
             _drop(name, self._sources.pop(name).module)
         stats: dict[str, Stat | None] = {}

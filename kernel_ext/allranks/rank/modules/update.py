@@ -65,7 +65,7 @@ class Update:
         self._named: dict[tuple[int, str], object] = {}
         """The new object, by the ``id`` of the old object and the name of both in their module."""
         self._stuck: set[int] = set()
-        """Ids of old classes that still have instances or subclasses, since the layout of the new class differs."""
+        """Ids of old classes that keep instances or subclasses, for example if the layout of the new one differs."""
 
     def add(self, module: ModuleType, before: Namespace) -> None:
         """Note what replaces the functions and classes in `before`, the namespace of `module` before the reload."""

@@ -1,6 +1,7 @@
-"""Start and end of a rank: the ways to join a cluster, and the IPython engine.
+"""Start and end of a rank: the ways to join a cluster, the IPython engine, and the trial load of saved variables.
 
-Runs in: a rank's process; its modules are imported by the host process, which forks the rank.
-Called by: ``python -m allranks.rank``, ``host_process``.
-May call: all subpackages of ``rank``.
+Runs in: a rank's process; the host process imports ``engine`` before it forks ranks. ``join_from_scheduler`` and
+``trial_load`` run in processes of their own.
+Called by: ``python -m allranks.rank``, ``host_process``; ``rank.values`` starts ``trial_load``.
+May call: all subpackages of ``rank``, and the packages that these call.
 """

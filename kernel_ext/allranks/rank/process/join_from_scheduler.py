@@ -1,9 +1,10 @@
 """A process that a scheduler started joins a notebook's cluster, taking the role that an ssh login has elsewhere.
 
-It finds the notebook by the join file and starts a host process (see `host_process.host`). It relays the notebook's
-requests to the host process, and the host process's events to the notebook, over its own encrypted connection. When the
-notebook ends the cluster, or is unreachable for `PATIENCE` seconds, the host process ends everything it started, and
-this process ends last.
+It finds the notebook by the join file, or by the same settings on stdin, and starts a host process (see
+`host_process.host`). It relays the notebook's requests to the host process, and the host process's events to the
+notebook, over its own encrypted connection. The host process ends everything it started, and this process ends last,
+when the notebook ends the cluster or counts as lost (`PATIENCE`, `REFUSED_AFTER`), or on SIGTERM or SIGINT. If the
+settings came over stdin, the end of stdin has the same effect.
 """
 
 from __future__ import annotations
@@ -184,10 +185,11 @@ class JoinedProcess:
 
 
 def join(settings: Mapping[str, Any], file: Path | None) -> int:
-    """Serve the cluster until the notebook ends it; return the exit code.
+    """Serve the cluster until it ends; return the exit code: 0 if the notebook ended it, else 1.
 
-    Without a `file`, the settings came over stdin, and the end of stdin also ends the process. A killed notebook leaves
-    its file behind, so while no notebook answers, the file is read again, and new settings replace the old ones.
+    It is 1 also if no notebook answers in time. Without a `file`, the settings came over stdin, and the end of stdin
+    also ends the process. A killed notebook leaves its file behind, so while no notebook answers, the file is read
+    again, and new settings replace the old ones.
     """
     began = since = time.monotonic()
     within = FILE_WITHIN if file is not None else ANSWER_WITHIN

@@ -1,7 +1,7 @@
 """Load saved variables in a process that ends afterwards, to test whether another rank could load them.
 
 ``python -m allranks.rank.process.trial_load FILE SETTINGS`` starts as a rank does but joins no world. It prints lines
-of JSON: each name before it is loaded, and at the end the names that could not be loaded.
+of JSON: each name before it is loaded, and at the end the names that could not be loaded, with the reasons.
 """
 
 from __future__ import annotations

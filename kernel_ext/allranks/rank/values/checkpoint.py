@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from allranks.messages.wire import Buffer
 
 GIVEN = frozenset({"mx", "world", "rank", "size"})
-"""The names that every rank starts with."""
+"""The names that every rank starts with, besides ``log`` and ``mark``."""
 OF_IPYTHON = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 RESCUE_WITHIN = 5.0
 """Timeout, in seconds, for packing one variable: packing may wait for the blocked main thread."""
@@ -69,7 +69,7 @@ class LoadedCheckpoint:
 def user_variables(
     user_ns: Mapping[str, object], hidden: Mapping[str, object], given: Collection[str] = GIVEN
 ) -> Namespace:
-    """The user's own variables: without underscored names, IPython's names, the `given` names, and `hidden` objects."""
+    """The user's own variables: without underscored, IPython's and `given` names, `mark`, and `hidden` objects."""
     return {
         name: value
         for name, value in list(user_ns.items())

@@ -42,10 +42,10 @@ def describe(
 ) -> list[DescribedVariable]:
     """One entry for each name: type, shape, dtype, bytes of its arrays, and if `compared`, a checksum.
 
-    The checksum is None if a leaf is pending, or is neither an array nor a plain value, or if there are more than
-    `MOST_LEAVES` leaves. Names in `invalid` depend on an aborted collective. Arrays whose ``id`` is in `on_its_way`
-    count as pending, since reading them would wait for their evaluation. Modules, functions and classes are left out:
-    they are code.
+    The checksum is None if a leaf is pending, holds Python objects, or is neither an array nor a plain value, or if
+    there are more than `MOST_LEAVES` leaves. Names in `invalid` depend on an aborted collective. Arrays whose ``id`` is
+    in `on_its_way` count as pending, since reading them would wait for their evaluation. Modules, functions and classes
+    are left out: they are code.
     """
     return [
         DescribedVariable(name=name, invalid=name in invalid, **_described(value, on_its_way, compared))

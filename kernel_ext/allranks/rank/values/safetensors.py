@@ -56,7 +56,7 @@ def write(path: Path, arrays: Mapping[str, ArrayBytes]) -> tuple[int, dict[str, 
         start, end = end, end + array.data.nbytes
         header[key] = {"dtype": DTYPES[array.dtype], "shape": array.shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that arrays begin at a multiple of 8
+    text += b" " * (-len(text) % 8)  # so that the first array begins at a multiple of 8
     offset = 0
     with open(path, "xb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
         parts: list[bytes | memoryview] = [_LENGTH.pack(len(text)), text, *(array.data for array in arrays.values())]

@@ -194,7 +194,11 @@ def _parts(value: object) -> Iterator[tuple[object, object]]:
 
 
 def _snapshot(arrays: Mapping[str, Any]) -> dict[str, ArrayBytes]:
-    """The bytes of these arrays. They share memory with an MLX array until an assignment (``x[0] = 1``) copies it."""
+    """The bytes of these arrays.
+
+    The bytes of an MLX array may share its memory until an assignment (``x[0] = 1``) copies the array. The bytes of a
+    numpy array are a copy.
+    """
     mx = sys.modules.get("mlx.core")
     own = {
         # There is no float64 on a GPU.
@@ -367,7 +371,7 @@ def resolved(path: str) -> Path:
 
 
 def _refuse_others(folder: Path) -> None:
-    """Raise FileExistsError if a manifest that this version cannot read would be replaced."""
+    """Raise FileExistsError if a manifest that this version of allranks cannot read would be replaced."""
     if (folder / MANIFEST).exists():
         try:
             StateManifest.decoded((folder / MANIFEST).read_bytes())
@@ -385,7 +389,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def find(path: str) -> requests.StateFound:
-    """The state in a folder. Raises OSError if there is none, and ValueError if its manifest is damaged."""
+    """The state in a folder. Raises OSError if there is none, and ValueError if its manifest cannot be decoded."""
     folder = resolved(path)
     if not (folder / MANIFEST).exists():
         raise FileNotFoundError(f"no saved state in {folder}" if folder.is_dir() else f"there is no folder {folder}")
@@ -403,7 +407,7 @@ def _pickles_in(folder: Path, manifest: StateManifest) -> list[int]:
 
 
 def read_manifest(folder: Path) -> StateManifest:
-    """The folder's manifest. Raises OSError, and ValueError if it is damaged or from another program."""
+    """The folder's manifest. Raises OSError, and ValueError as `StateManifest.decoded` does."""
     try:
         return StateManifest.decoded((folder / MANIFEST).read_bytes())
     except ValueError as error:

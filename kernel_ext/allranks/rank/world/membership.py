@@ -127,7 +127,7 @@ class World:
         self._asked += 1
 
     def stop_forming(self) -> None:
-        """Give up forming the MPI worlds requested so far, since other ranks have ended; other backends ignore this.
+        """Give up forming the MPI worlds requested so far: a rank has failed or ended. Other backends ignore this.
 
         Called in the agent's thread.
         """
@@ -144,7 +144,8 @@ class World:
     def form(self, request: Form) -> Joined:
         """Leave the previous world, if any, and join the one that the notebook planned. Called in the main thread.
 
-        Raises TimeoutError if a neighbour does not join in time, and RuntimeError with the reason if MLX or MPI fails.
+        Raises TimeoutError if other ranks do not join in time, and RuntimeError with the reason if MLX or MPI fails, or
+        after `stop_forming`.
         """
         self._begun += 1
         self.forming = True
@@ -332,7 +333,7 @@ class World:
     def _break_failed(self) -> None:
         """Break the world because a collective failed without an error from MLX, and make the running cell fail.
 
-        Called in the agent's thread or the main thread.
+        Called in any thread.
         """
         if not self.breakable or self.broken_up:
             return

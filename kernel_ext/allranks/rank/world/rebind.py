@@ -18,7 +18,8 @@ Put = Callable[[object], None]
 def take_out(group: object) -> list[Put]:
     """Replace `group` by None wherever it is held; each returned function puts another group in one of these places.
 
-    A tuple cannot be changed and keeps the old group, but a tuple of default arguments is replaced by a new tuple.
+    Tuples, sets, deques and the frames of running functions keep the old group. But a tuple of default arguments is
+    replaced by a new tuple.
     """
     _forget_cached()
     places: list[Put] = []
@@ -36,8 +37,8 @@ def _untracked_holders(group: object) -> list[object]:
     """The holders that `gc.get_referrers` misses: dicts, and functions with `group` among their default arguments.
 
     The collector does not track a dict or tuple whose items hold no references, and a group holds none. So
-    ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only through their own holders. Objects
-    older than the rank are frozen (`gc.freeze`), and are not searched.
+    ``{"world": world}`` and the defaults of ``def f(x, group=world)`` are found only through their own holders. In a
+    forked rank, objects older than the rank are frozen (`gc.freeze`), and are not searched.
     """
     objects = gc.get_objects()
     dicts = {

@@ -1,6 +1,7 @@
 """File descriptors reserved for an abort, so that user code which has used up all others can still be unblocked.
 
-An abort opens sockets (see `placeholders`), as does joining the next world, and a report reads files in ``/proc``.
+An abort opens sockets (see `placeholders`), as does joining the next world. A report reads files in ``/proc``, and a
+traceback reads source files.
 """
 
 from __future__ import annotations

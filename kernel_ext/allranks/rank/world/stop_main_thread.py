@@ -65,7 +65,7 @@ class Unblocker:
         """The time.monotonic at which to inform other ranks that this one failed, and the number of the failed cell."""
         self._tell_every = TELL_EVERY
         self._released: int | None = None
-        """Number of the last cell whose collectives the ranks that had missed them entered with NaN; None if none."""
+        """Number of the last cell whose collectives were aborted by `release`; None if there was none."""
 
     def begin_cell(self, number: int) -> None:
         """Reset the state for cell `number`, and refuse its collectives if they were aborted before it began."""
@@ -76,13 +76,13 @@ class Unblocker:
     def release(self, number: int, newest: int) -> None:
         """Treat the collectives of cell `number`, up to `newest`, as aborted, and refuse later ones in this cell.
 
-        The ranks that missed these collectives enter them with NaN, so that their results are invalid.
+        The ranks that missed these collectives enter them with a `poison.array`, so that their results are invalid.
         """
         self._released = number
         if not self._cell.runs(number):  # it has not begun, or is over
             return
         self._ledger.refuse_in_cell(RELEASED)
-        # Other ranks still wait in `newest`. If this rank has called `newest`, it has no result yet, and gets none.
+        # Other ranks still wait in `newest`. If this rank has called `newest`, its result will be invalid.
         if self._ledger.number >= newest or (self._blocked() and self._cell.current_collective()):
             self.broke = True
             self._note(None)

@@ -5,5 +5,5 @@ own, answers the other requests at once, even while the main thread is blocked.
 
 Runs in: a rank's process, in the thread that the type of the request names.
 Called by: ``rank.agent.agent``.
-May call: all subpackages of ``rank`` but ``rank.process``.
+May call: all subpackages of ``rank`` except ``rank.process``, and the packages that these call.
 """

@@ -1,4 +1,4 @@
-"""Introspection of a rank: completion, inspection, the debugger, the console, traces, and the full printed text."""
+"""Introspection of a rank: completion, inspection, plain values, the debugger, the console, traces, printed text."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ LOOK_EVERY = 0.05
 _ENODEV = 19
 _SEND, _RECEIVE = 1, 2
 _SENDS_FIRST = 128
-"""Number of invented sends before the first receive: more than a loop has in flight to and from 7 peers."""
+"""Number of the poll, in each thread, that gets the first invented receive.
+
+More sends are invented before it than a loop has in flight to and from 7 peers."""
 
 
 class JacclInPlace:
@@ -132,8 +134,8 @@ class JacclInPlace:
     def _invent(self, _queue: int, room: int, completions: int) -> int:
         """Invent one completion per poll, so that no loop gets more than it waits for.
 
-        The first completions (`_SENDS_FIRST`) are of sends, for which JACCL copies nothing. The later ones are of
-        receives: only a mesh's reduction waits for receives as well, and it accepts any.
+        The first completions (before `_SENDS_FIRST`) are of sends, for which JACCL copies nothing. The later ones are
+        of receives: only a mesh's reduction waits for receives as well, and it accepts any.
         """
         if not room:
             return 0

@@ -43,7 +43,7 @@ class JacclMember:
         self._before: dict[str, set[int]] = {}
         """The resources that JACCL held before the newest world, by verb."""
         self.not_in_place = ""
-        """Why collectives of JACCL cannot be aborted here, as a clause; empty if they can."""
+        """Why collectives of JACCL cannot be aborted here, as a clause; empty if they can, or before `prepare`."""
         self._streams: list[Stream] = []
 
     @property
@@ -52,7 +52,10 @@ class JacclMember:
         return self._table is not None
 
     def prepare(self, mx: ModuleType) -> None:
-        """Note which resources exist, or begin to track them in the first world. Call this before each JACCL world."""
+        """Note which resources exist. The first call begins to track them, and to handle SIGTERM.
+
+        Call this before each JACCL world.
+        """
         if self._table is not None:
             self._before = {make: set(held) for make, held in self._table.held.items()}
         if self._table is not None or self.not_in_place:

@@ -70,7 +70,7 @@ def checked_slots(context: int) -> Slots:
 
 
 class VerbsTrial:
-    """The results of a trial. Raises NotInPlace if the verbs are not as expected."""
+    """The results of a trial. Raises NotInPlace if no device can be opened, or if the verbs are not as expected."""
 
     def __init__(self, verbs: RdmaVerbs) -> None:
         with devices(verbs) as found, first_opened(verbs, found) as context:
@@ -125,7 +125,7 @@ def made_pair(verbs: RdmaVerbs, stack: ExitStack, domain: int, queue: int) -> in
 def flushes(verbs: RdmaVerbs, context: int, functions: Slots) -> bool:
     """Whether a queue pair in ERR completes a receive posted before the move to ERR, and one posted after it.
 
-    Raises NotInPlace if a verb fails, so that this cannot be tried.
+    False also if the queue pair cannot be moved to ERR. Raises NotInPlace if a verb fails before that.
     """
     memory = ctypes.create_string_buffer(_ROOM)
     with ExitStack() as stack:

@@ -126,7 +126,9 @@ def _write(place: int, value: int) -> None:
 
 def _our_functions(directory: Path) -> ctypes.CDLL:
     """Load our functions, which are compiled once for this user and kind of machine. Raises NotInPlace."""
-    with suppress(OSError, RuntimeError):  # not there yet, on a disk from which no code may be run, or no home folder
+    # Fails if the file is not there yet or on a disk that forbids execution, if its folder is open to others, or if
+    # there is no home folder.
+    with suppress(OSError, RuntimeError):
         kept = _kept()
         refuse_open(kept.parent)
         return ctypes.CDLL(str(kept))

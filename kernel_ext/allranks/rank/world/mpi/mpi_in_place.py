@@ -72,9 +72,9 @@ class MpiInPlace:
         """The time.monotonic at which to wake calls next."""
         self._unfinished: list[Request] = []
         self._making = 0
-        """Number of threads in a call that makes a communicator."""
+        """Number of threads within `_makes`."""
         self._made = threading.Condition()
-        """Notified when a thread leaves a call that makes a communicator."""
+        """Notified when a thread leaves `_makes`."""
         self._use(MPI.COMM_WORLD)
         self.is_tolerant = level >= MPI.THREAD_MULTIPLE and functions.tolerant
         """Whether collectives can be aborted: MPI must allow several threads, and mpirun run with fault tolerance."""

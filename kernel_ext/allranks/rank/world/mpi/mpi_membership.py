@@ -29,7 +29,7 @@ class MpiMember:
         self._in_place: MpiInPlace | None = None
         """The MPI state of this process, once MLX calls MPI through our functions."""
         self.not_in_place = ""
-        """Why collectives of MPI cannot be aborted here, as a clause; empty if they can."""
+        """Why collectives of MPI cannot be aborted here, as a clause; empty if they can, or before `enter`."""
         self._failing = threading.RLock()  # reentrant: a signal handler may need it while the main thread has it
 
     @property
@@ -83,12 +83,12 @@ class MpiMember:
             self.not_in_place = "mpirun runs without fault tolerance (--with-ft ulfm)"
 
     def failed(self) -> None:
-        """Handle an MPI error that made a result of MLX invalid. Called in the agent's thread or the main thread."""
+        """Handle an MPI error that made a result of MLX invalid. Called in any thread."""
         assert self._in_place is not None
         ledger = self._ledger
         with self._failing:
             if not FAILED[0]:
-                return  # the other thread has noted it
+                return  # another thread has noted it
             of_this_world, newest = FAILED[0] & 2, ledger.last()
             if of_this_world and newest is not None:
                 ledger.aborted.note(newest, ledger.in_flight(), None)
