@@ -81,7 +81,7 @@ class BenchResult:
 
     @property
     def recommended(self) -> Choice | None:
-        """The wiring with the highest busbw; None if no other wiring than the one in use was measured.
+        """The wiring with the highest busbw; None if no other wiring has a measurement in common with the one in use.
 
         Wirings are compared by the geometric mean of their `ratios`. The wiring in use stays unless another one is
         better by more than 10 %.
@@ -90,7 +90,7 @@ class BenchResult:
 
     @property
     def recommendation(self) -> str | None:
-        """The recommended wiring in a sentence, with the command that applies it; None if no other was measured."""
+        """The recommended wiring in a sentence, with the command that switches to it; None if `recommended` is None."""
         return advice(self.ratios(), self.choice)
 
     def frame(self) -> pandas.DataFrame:

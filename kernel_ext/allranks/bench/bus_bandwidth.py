@@ -64,7 +64,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One operation at one size. Times are in seconds; a call's time is the mean over its ranks, as in nccl-tests."""
+    """One operation at one size. Times are in seconds; a call's time is the mean over its ranks, as in nccl-tests.
+
+    The time of a ``send`` is half of the round trip.
+    """
 
     choice: Choice
     op: str

@@ -17,7 +17,7 @@ _DASHES = ("", "6 3", "2 3", "8 3 2 3")
 
 
 def chart(series: Mapping[str, Sequence[BenchRow]]) -> str:
-    """busbw over size as an SVG, with size on a logarithmic axis; empty if only one size was measured."""
+    """busbw over size as an SVG, with size on a logarithmic axis; empty if fewer than two sizes were measured."""
     rows = [row for each in series.values() for row in each]
     powers = sorted({round(math.log2(row.nbytes)) for row in rows})
     if len(powers) < 2:

@@ -19,7 +19,7 @@ Pair = tuple[BenchRow, BenchRow]
 
 
 def best(ratios: Ratios, now: Choice) -> Choice | None:
-    """The wiring with the highest busbw; None if no wiring except `now` was measured.
+    """The wiring with the highest busbw; None if `ratios` is empty.
 
     It is `now` unless another wiring is better by more than `CHANGED`.
     """
@@ -31,7 +31,7 @@ def best(ratios: Ratios, now: Choice) -> Choice | None:
 
 
 def advice(ratios: Ratios, now: Choice) -> str | None:
-    """The result of `best` as a sentence, with the command that applies it; None if only `now` was measured."""
+    """The result of `best` as a sentence, with the command that switches to it, if any; None if `best` is None."""
     chosen = best(ratios, now)
     if chosen is None:
         return None

@@ -151,7 +151,8 @@ class Bench:
     def run(self) -> BenchResult:
         """Measure every choice, and wire the world as before at the end, even after errors.
 
-        Raises CellInterrupted if the bench was stopped.
+        Raises CellInterrupted if the bench was stopped, CannotStart if the world cannot be wired as before, and what
+        the cells of the measurements raise.
         """
         rows: list[BenchRow] = []
         at = time.time()

@@ -3,6 +3,6 @@
 It works while the rank's main thread is blocked.
 
 Runs in: the notebook's kernel (`head_end`) and a rank's process (`rank_end`).
-Called by: ``cluster``, ``head``, ``hosts`` and ``rank``.
+Called by: ``cluster``, ``files``, ``head``, ``hosts``, ``notebook``, ``rank`` and ``timeline``.
 May call: ``messages`` and ``machine``.
 """

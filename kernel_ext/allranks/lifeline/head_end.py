@@ -4,10 +4,10 @@ One thread owns the sockets: the ROUTER to which all ranks connect, and the sock
 connections begin and end (`lifeline.connections`). The system closes the connection of a killed process at once, so
 its death is known within milliseconds.
 
-A question fails with ConnectionError if its rank has no connection, loses it, or is known to be stopped. Silence alone
-proves nothing: a rank that pickles a large value holds the GIL. A lost connection is proof, since ZeroMQ answers
-heartbeats in a thread that does not need the GIL. A cell that was lost with a connection is sent again
-(`lifeline.delivery`).
+A question fails with ConnectionError if its rank has no connection, loses it, or is known to be stopped, and if the
+lifeline is closed. Silence alone proves nothing: a rank that pickles a large value holds the GIL. A lost connection is
+proof, since ZeroMQ answers heartbeats in a thread that does not need the GIL. A cell that was lost with a connection is
+sent again (`lifeline.delivery`).
 """
 
 from __future__ import annotations
@@ -320,7 +320,10 @@ class Lifeline:
         self._on_message(uuid, event, buffers)
 
     def _ask_for_hello(self, route: bytes, identity: bytes, connection: Connection) -> None:
-        """Ask the sender for a hello, once for each connection; only the rank itself can send one, not an impostor."""
+        """Ask the sender for a hello, once for each connection; only the rank itself can send one, not an impostor.
+
+        If no rank with this uuid has greeted before, the sender is ignored.
+        """
         if identity in self._greeted and self._unknown.get(identity) != connection:
             self._unknown[identity] = connection
             self._router.send_multipart([route, encode(Greet())])

@@ -29,7 +29,10 @@ class Reply(Generic[A]):
 
 
 class RequestFailed(Exception):
-    """The rank raised an exception on a question; `kind` is the name of the exception's class."""
+    """The rank raised an exception on a question, or its answer could not be read or held in memory.
+
+    `kind` is the name of the exception's class.
+    """
 
     def __init__(self, kind: str, text: str, traceback: str = "") -> None:
         super().__init__(text)

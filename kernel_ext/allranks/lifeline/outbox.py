@@ -18,7 +18,7 @@ from allranks.messages.wire import Buffer, NotUnderstood, dict_from_json, to_jso
 TARGET = "jupyter.widget"
 """The comm target of widgets."""
 EVERY = 0.05
-"""Minimum seconds between two sends; the notebook may ask for longer pauses."""
+"""Minimum seconds between two sends, except of messages that open comms; the notebook may ask for longer pauses."""
 OTHERS_KEPT = 100
 """Maximum number of messages other than state updates that are kept for each comm; the oldest are dropped first."""
 
@@ -60,7 +60,11 @@ class Outbox:
         return bool(self._waiting)
 
     def put(self, message: CommMessage) -> None:
-        """Queue a message. It is merged with the earlier messages that it makes obsolete, or replaces them."""
+        """Queue a message. A state update is merged with the queued state of its comm.
+
+        A message that closes a comm replaces all queued messages of the comm. If the comm's opening message is still
+        queued, no message of the comm is sent.
+        """
         with self._lock:
             waiting = self._waiting.setdefault(message.comm, _Waiting())
             if message.kind == "comm_open":

@@ -47,7 +47,7 @@ class _Queued(NamedTuple):
     frames: list[Buffer]
     in_parts: bool
     question: int | None
-    """The number of the question that it answers; None if it answers none."""
+    """The number of the question, for an `Answered`; None for all other messages."""
 
 
 class RankLifeline:

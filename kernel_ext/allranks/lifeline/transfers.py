@@ -32,7 +32,7 @@ class CannotHold(Exception):
 
 
 def is_large(buffers: Sequence[Buffer]) -> bool:
-    """Whether a message with these buffers is sent in parts."""
+    """Whether a question, an answer or a `Done` with these buffers is sent in parts; other messages are sent whole."""
     return sum(memoryview(buffer).nbytes for buffer in buffers) > CHUNK
 
 

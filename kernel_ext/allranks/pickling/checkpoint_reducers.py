@@ -1,6 +1,6 @@
-"""Pickling for checkpoints, which restores views together with the objects that they view.
+"""Pickling of a rank's variables for files and for other ranks: views are restored with the objects that they view.
 
-Values sent to other processes are pickled without these reducers, so that a view of an array is sent without the rest.
+Single values and calls are pickled without these reducers, so that a view of an array is sent without the rest.
 """
 
 from __future__ import annotations

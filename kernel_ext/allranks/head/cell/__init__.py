@@ -2,5 +2,6 @@
 
 Runs in: where the head runs.
 Called by: ``cluster``; ``magics`` reads `RELEASE_WITHIN`.
-May call: ``head.state``, ``lifeline``, ``pickling``, ``messages``, ``allranks_widgets`` for formatted figures.
+May call: ``head.state``, ``lifeline``, ``pickling``, ``messages``, ``allranks_backends``, ``allranks_widgets`` for
+formatted figures.
 """

@@ -45,7 +45,8 @@ class Release:
     def step(self, waiting: Sequence[int], running: Collection[int]) -> None:
         """Have every idle rank that lags behind the `waiting` ones enter the collectives that it missed.
 
-        `running` are all ranks that still run the cell.
+        An idle rank that called them all evaluates the ones that are pending. `running` are all ranks that still run
+        the cell.
         """
         ranks = self._monitor.ranks
         if not waiting:

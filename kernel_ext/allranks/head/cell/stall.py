@@ -1,4 +1,8 @@
-"""Reports which ranks of a cell wait for which, when some are blocked in a collective that others have not entered."""
+"""Reports why ranks of a cell do not go on.
+
+Ranks may be blocked in a collective that others have not entered, or wait for a compiler. Their process may be stopped,
+or their host out of reach.
+"""
 
 from __future__ import annotations
 

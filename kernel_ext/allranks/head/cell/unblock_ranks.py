@@ -68,7 +68,7 @@ class Unblocking:
         self._release.wait()
 
     def look(self) -> list[CellFinding]:
-        """Unblock ranks whose wait is hopeless; return new findings about which ranks wait for which."""
+        """Unblock ranks whose wait is hopeless; return new findings about why ranks do not go on."""
         since = self._outcome.since_failure
         snapshot = self._monitor.snapshot()
         findings, free = self._watch.look(snapshot, self._outcome.ended_how(), since)
@@ -89,9 +89,9 @@ class Unblocking:
         return findings
 
     def next_look(self) -> float | None:
-        """Return the `time.monotonic` at which ranks that wait for a failed rank will be unblocked.
+        """Return the `time.monotonic` at which ranks that wait for a failed rank are unblocked at the latest.
 
-        None if no rank has failed, or if that time has passed.
+        For a dead rank, that is earlier (`AFTER_DEATH`). None if no rank has failed, or if the time has passed.
         """
         since = self._outcome.since_failure
         return time.monotonic() + AFTER_FAILURE - since if since is not None and since < AFTER_FAILURE else None
@@ -111,7 +111,10 @@ class Unblocking:
         return f" All ranks were in {collective}, and no byte had moved for {still:.0f} s."
 
     def go_on(self, left: Sequence[int]) -> None:
-        """Go on unblocking the ranks in `left`, which did not end in time, in a thread: busy machines take longer."""
+        """Go on unblocking the ranks in `left`, which did not end in time, in a thread: busy machines take longer.
+
+        Does nothing if collectives can be aborted, or if a rank has died.
+        """
         until = time.monotonic() + GO_ON_WITHIN
 
         def release() -> None:

@@ -170,7 +170,8 @@ class CellRun:
         """Return the values that the run logged, oldest first.
 
         Beyond 100,000 values of a name on a rank, every second value is dropped. When a new run begins, the same
-        happens to the largest earlier runs while all earlier runs together have more than 5 million values.
+        happens to the largest earlier runs while all earlier runs together have more than 5 million values. Only the
+        first `MOST_SERIES` series are kept; there is one for each name on each rank.
         """
         with self._lock:
             rows = [
@@ -261,7 +262,7 @@ class CellRun:
         return {"ranks": len(self.ranks), "backend": self.backend}
 
     def changes_text(self, before: CellRun) -> str:
-        """``lr 0.1 → 0.01, 2 more lines changed``; ``same code`` if nothing differs."""
+        """``lr 0.1 → 0.01, 2 more lines changed``; ``same code`` if nothing differs and both runs' code is known."""
         changed, lines = self.changes(before)
         said = [_said(each, f"{value_text(each.before)} → {value_text(each.now)}") for each in changed]
         return self._joined(said, lines, before)

@@ -222,7 +222,7 @@ class _Use(NamedTuple):
 def _uses(node: ast.AST, in_loop: bool) -> Iterator[_Use]:
     """Yield uses of the cell's variables in a node, in order of execution.
 
-    Uses in the bodies of functions and classes are left out.
+    Uses in the bodies of functions and classes, and in comprehensions apart from their first iterable, are left out.
     """
     parts: list[ast.AST | None] = list(ast.iter_child_nodes(node))
     match node:

@@ -21,7 +21,7 @@ class CollectiveShare(NamedTuple):
 
     total: float
     waiting: float | None
-    """Share spent waiting for other ranks; None if the ranks entered different calls."""
+    """Share spent waiting for other ranks; None if the ranks entered different calls, or if only one took part."""
 
     @classmethod
     def of(cls, timed: Mapping[int, Sequence[Timed]], seconds: float) -> CollectiveShare | None:
@@ -45,7 +45,10 @@ class CollectiveShare(NamedTuple):
 
 
 class CollectiveTimes:
-    """Sums of the ranks' transfer and waiting times over all cells that ran with ``--timing``."""
+    """Sums of the ranks' transfer and waiting times over all cells that ran with ``--timing``.
+
+    Cells whose ranks entered different calls, and cells on one rank, do not count.
+    """
 
     def __init__(self) -> None:
         self._cells: dict[int, dict[int, list[tuple[str, float]]]] = {}

@@ -37,7 +37,10 @@ class RankVariables:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names that the rank, or its `source`, had and that the rank now lacks."""
+        """Names that the rank, or its `source`, had and that the rank now lacks.
+
+        Empty if the rank has no variables at all (see `error`).
+        """
         return (*self.left, *self.unloadable, *self.half_computed, *self.not_loaded)
 
     @property
@@ -124,7 +127,7 @@ class WorldChange:
 
     @property
     def missing(self) -> dict[int, tuple[str, ...]]:
-        """Names of lost variables, for each rank that lost some."""
+        """Names of lost variables, for each rank that lost some but not all (see `RankVariables.error`)."""
         return {number: rank.missing for number, rank in self.ranks.items() if rank.missing}
 
     @property

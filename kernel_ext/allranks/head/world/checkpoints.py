@@ -1,7 +1,7 @@
 """Checkpoints: variables in files on the ranks' hosts while processes are replaced, and a report of what was lost.
 
-No process is ended before each rank has saved its variables and a trial process on its host has loaded them. A file
-stays until a rank has loaded all of it: `down` does not remove it.
+If all ranks must be restarted, no process is ended before each rank that stays has saved its variables and a trial
+process on its host has loaded them. A file stays until a rank has loaded all of it: `down` does not remove it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Detached:
     not_breakable: str = ""
     """Why collectives cannot be aborted although the backend may allow it; otherwise empty."""
     whole: bool = True
-    """False while a change of the world is under way: some of the ranks may have left it."""
+    """False if the world was broken, or while a change of it is under way: some of the ranks may have left it."""
     owed: list[tuple[int, Any]] = field(default_factory=list)
     """`Ranks.owed`: each rank that still lacks variables, with the variables saved for it as JSON, or None."""
 
@@ -198,7 +198,7 @@ def read_detached(name: str) -> Detached | None:
 
 
 def detached_names() -> list[str]:
-    """Names of all clusters that can outlive their notebook, whether or not the notebook has ended."""
+    """Names of all clusters with a file for attaching: a cluster may have ended, and its notebook may still run."""
     return sorted(path.stem for path in detached_file("x").parent.glob("*.json"))
 
 

@@ -25,7 +25,7 @@ from .ranks import START_TRIES, Ranks
 SEEN_WITHIN = 2.0
 """Seconds within which every busy rank must be seen to wait in a collective, if a rank is dead."""
 QUIET_WITHIN = 3.0
-"""Seconds that interrupted cells get to end (otherwise nothing is changed), and killed ranks to die."""
+"""Seconds that interrupted cells get to end (see `_quiet`), and killed ranks to die."""
 Became = dict[int, RankVariables]
 Files = tuple[SavedFiles, ...]
 
@@ -94,7 +94,8 @@ def _failure_in_place(ranks: Ranks, hosts: Sequence[Host], new: Sequence[int]) -
 def _lost_meanwhile(ranks: Ranks, new: Sequence[int]) -> list[int]:
     """Return the ranks to start in a second attempt to form a world of MPI: the ranks in `new`, and dead ones.
 
-    Empty if no rank died, if some ranks are in the next world already and others are not, or if no rank would remain.
+    Empty if no rank died, if some ranks are in the next world already and others are not, if the world can no longer be
+    formed in place, or if no rank would remain.
     """
     monitor = ranks.monitor
     dead = {rank.rank for rank in monitor.ranks if rank.dead}
@@ -111,9 +112,9 @@ def _change(verb: Literal["heal", "resize", "rewire"], ranks: Ranks, became: Bec
 
 
 def resize(ranks: Ranks, size: int, source: int | None, say: Say) -> WorldChange:
-    """Grow or shrink the world; ranks that stay keep their variables, and new ones get copies of `source`'s.
+    """Grow or shrink the world; ranks that stay keep their variables.
 
-    Raises what `heal` raises.
+    With `source`, new ranks get copies of `source`'s variables. Raises what `heal` raises.
     """
     assert ranks.plan is not None
     before = len(ranks.hosts)

@@ -156,9 +156,10 @@ def _clause(how: str) -> str:
 
 
 def ended_because(code: int, log: str = "", *, out_of_memory: bool = False) -> str:
-    """Return why a process ended, in words: signal, exit code or out of memory, with the crash line of its `log`.
+    """Return why a process ended, in words: signal, exit code or out of memory, with a line of its `log`.
 
-    `code` is as in `subprocess.Popen.returncode`.
+    The line is Python's ``Fatal Python error`` or, without one, the last line if the exit code is above 0. `code` is as
+    in `subprocess.Popen.returncode`.
     """
     if out_of_memory:
         cause = "killed by the kernel: out of memory"

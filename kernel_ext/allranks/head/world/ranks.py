@@ -257,8 +257,9 @@ class Ranks:
     def look_at_network(self, backend: str = "") -> None:
         """Choose the fastest of several networks, and check that hosts reach each other in it. Raises CannotStart.
 
-        A network is chosen only for the first world, and hosts are checked only at addresses that are new. The check
-        tries the connections of `backend`; if it is empty, the connections of the plan's backend.
+        A network is chosen only for the first world, and only if mpirun does not start the ranks. Hosts are checked
+        only at addresses that are new. The check tries the connections of `backend`; if it is empty, the connections of
+        the plan's backend.
         """
         assert self.plan is not None
         plan, networks = self.plan, self.reached.networks
