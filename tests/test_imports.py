@@ -74,6 +74,13 @@ def test_importing_allranks_is_instant() -> None:
     assert set(json.loads(run.stdout)).isdisjoint(SLOW_TO_IMPORT)
 
 
+def test_a_cluster_needs_little_before_its_processes_start() -> None:
+    """What a script imports before the host process begins is time in which nothing else happens."""
+    code = "import sys, json, allranks; allranks.Cluster; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert set(json.loads(run.stdout)).isdisjoint(SLOW_TO_IMPORT - {"zmq", "IPython"})
+
+
 def test_a_rank_starts_without_debugpy_and_its_user_can_import_it(ring2: Cluster) -> None:
     """ipykernel imports it for a debugger that does not work in an engine."""
     there = "import sys\n[name for name in sys.modules if name.partition('.')[0] in ('debugpy', 'pydevd')]"

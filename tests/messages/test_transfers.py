@@ -193,6 +193,30 @@ def test_ctrl_c_ends_a_transfer_and_leaves_nothing(ring2: Cluster, slow: threadi
     assert "never" not in ring2.run("dir()", timeout=60).check()[0].value
 
 
+@pytest.mark.parametrize("verb", ["push", "pull"])
+def test_ctrl_c_as_the_request_is_sent_ends_it_too(
+    verb: str, ring2: Cluster, slow: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring2.run("import numpy as np\nheld = np.zeros(100_000_000, 'uint8')", timeout=60).check()
+    ask_all, pressed = ring2._live.ask_all, list[bool]()
+
+    def then_pressed(*args: Any, **options: Any) -> Any:
+        asked = ask_all(*args, **options)
+        if not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return asked
+
+    monkeypatch.setattr(ring2._live, "ask_all", then_pressed)
+    with pytest.raises(BaseException, match="stopped before ranks 0-1 had answered") as stopped:
+        ring2.push({"never": np.zeros(100_000_000, "uint8")}) if verb == "push" else ring2.pull("held")
+    assert stopped.type is errors.CellInterrupted
+    monkeypatch.undo()
+    ring2.vars()
+    assert eventually(lambda: no_transfer(ring2))
+    ring2.run("del held", timeout=60).check()
+
+
 VALUE = "import numpy as np\nnp.zeros(100_000_000, 'uint8')"
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from allranks.units import rate_text, seconds_text
 from allranks_backends.registry import get_backend
 
-Floats: TypeAlias = NDArray[np.float64]
+if TYPE_CHECKING:  # the start of a cluster imports this module, and does not need numpy
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Floats: TypeAlias = NDArray[np.float64]
 
 
 def moved(op: str, nbytes: int, size: int) -> int:
@@ -93,6 +94,8 @@ class BenchRow:
         it first, and waits; in the next call, it is another rank. So the maxima add up to more than the time that all
         calls took (a third more for 1 KiB on MPI, seen on two ranks).
         """
+        import numpy as np
+
         taken = np.mean(np.asarray(times), axis=0)
         low, middle, high = (float(each) for each in np.percentile(taken, (25, 50, 75)))
         p99 = float(np.percentile(taken, 99, method="higher"))
@@ -154,6 +157,8 @@ def fit(rows: Sequence[BenchRow]) -> Fit | None:
     """
     if len({row.moved for row in rows}) < 2:
         return None
+    import numpy as np
+
     size = np.array([row.moved for row in rows], float)
     took = np.array([row.median for row in rows])
     ones = np.ones_like(took)

@@ -20,12 +20,14 @@ from allranks.units import size_text, typed_size
 from allranks_backends.registry import BACKENDS, cannot_run, get_backend, listed
 
 from .bench_result import BenchResult
-from .bus_bandwidth import BenchRow, Choice, Floats
+from .bus_bandwidth import BenchRow, Choice
 
 if TYPE_CHECKING:
     from allranks.head.world.change import WorldChange
     from allranks.head.world.ranks import Ranks
     from allranks.notebook.stop_button import Stop
+
+    from .bus_bandwidth import Floats
 
 OPS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send")
 """Operations that can be measured; ``send`` sends an array there and back, over each link separately."""

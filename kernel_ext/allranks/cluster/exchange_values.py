@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -42,11 +43,15 @@ class ValueExchange:
         self._live.refuse_dead(chosen)
         with self._pushing:
             number, asked = time.time_ns(), dict[int, Future[Reply[Nothing]]]()
+            between = Stop(around=True)
             try:
-                for ranks, buffers in parts:
-                    asked |= self._live.ask_all(Push(push=number), ranks, buffers)
-                replies = self._live.all_replies(asked, chosen, lambda _: NOTHING_SET)
+                with between.noted():
+                    for ranks, buffers in parts:
+                        asked |= self._live.ask_all(Push(push=number), ranks, buffers)
+                    replies = self._live.all_replies(asked, chosen, lambda _: NOTHING_SET, between)
                 _refuse_failed(replies, names)
+                if between.pressed:
+                    raise CellInterrupted(f"stopped before {rank_label(chosen)} had the new values of {names}")
                 stop = Stop(in_waits=True)
                 with stop.noted():
                     stop.put_off()
@@ -84,13 +89,16 @@ class ValueExchange:
         """Same as `pull`; `verb` is the verb of ``%distributed`` that messages name."""
         chosen, others = self._live.choose_ranks(ranks), for_others(verb, name)
         self._live.refuse_dead(chosen, others)
-        with self._live.starting:  # each cell runs on all ranks either before this or after it
-            in_cell = in_steps and bool(self._live.ranks_up().monitor.busy(chosen))
-            if self._live.state == "whole" and len(chosen) < self._live.size and not in_cell:
-                self._live.refuse_pending(self._live.refuse_if_unable(chosen), chosen, name)
-            asked = self._live.ask_all(Pull(name, computed_only=in_cell), chosen, in_steps=in_steps)
+        between = Stop(around=True)
+        with ExitStack() as to_the_end:
+            with self._live.starting:  # each cell runs on all ranks either before this or after it
+                in_cell = in_steps and bool(self._live.ranks_up().monitor.busy(chosen))
+                if self._live.state == "whole" and len(chosen) < self._live.size and not in_cell:
+                    self._live.refuse_pending(self._live.refuse_if_unable(chosen), chosen, name)
+                to_the_end.enter_context(between.noted())
+                asked = self._live.ask_all(Pull(name, computed_only=in_cell), chosen, in_steps=in_steps)
+            replies = self._live.all_replies(asked, chosen, others, between)
         found, absent = {}, []
-        replies = self._live.all_replies(asked, chosen, others)
         for rank, reply in replies.items():
             try:
                 found[rank] = pickle_values.unpack(reply_or_error(rank, reply, name).buffers, take=True)

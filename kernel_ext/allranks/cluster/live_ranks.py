@@ -352,18 +352,26 @@ class LiveRanks:
         causes = died_text(self.ranks_up().monitor.ranks[rank] for rank in dead)
         raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}.")
 
-    def replies(self, asked: Mapping[int, Future[Reply[A]]]) -> tuple[dict[int, Answered[A]], list[int]]:
+    def replies(
+        self, asked: Mapping[int, Future[Reply[A]]], between: Stop | None = None
+    ) -> tuple[dict[int, Answered[A]], list[int]]:
         """Return the replies, and the ranks that do not answer.
 
         Raises WorldBroken if one of these ranks died or was removed meanwhile, or the cluster went down, and
-        CellInterrupted after Ctrl-C.
+        CellInterrupted after Ctrl-C, also if `between` has noted one since before the ranks were asked.
         """
         replies, silent = dict[int, Answered[A]](), list[int]()
         stop = Stop()
+
+        def raise_if_pressed() -> None:
+            stop.raise_if_pressed()
+            if between is not None:
+                between.raise_if_pressed()
+
         try:
             # If Ctrl-C raised in `concurrent.futures.wait`, locks could stay held and block the lifeline's thread.
             with stop.noted():
-                wait_for_values(asked, self._moved, stop.raise_if_pressed)
+                wait_for_values(asked, self._moved, raise_if_pressed)
         except KeyboardInterrupt:
             raise self._stopped(asked) from None
         for rank, answer in asked.items():
@@ -407,13 +415,14 @@ class LiveRanks:
         asked: Mapping[int, Future[Reply[A]]],
         ranks: Sequence[int] | int | None,
         others: Callable[[Collection[int]], str] = lambda _ranks: "",
+        between: Stop | None = None,
     ) -> dict[int, Answered[A]]:
         """Return all replies. Raises NoAnswer if some ranks are silent or dead, and what `replies` raises.
 
-        NoAnswer includes the sentence that `others` makes on the ranks that answered.
+        For `between`, see `replies`. NoAnswer includes the sentence that `others` makes on the ranks that answered.
         """
         dead = self.dead_among(ranks)
-        replies, silent = self.replies(asked)
+        replies, silent = self.replies(asked, between)
         if silent:
             raise no_answer(silent, others(replies) if replies else "")
         if dead:
