@@ -76,14 +76,17 @@ def unload_ipython_extension(ipython: InteractiveShell) -> None:
         unload(ipython)
 
 
-def current() -> Cluster | None:
-    """The cluster that ``%distributed up`` or ``attach`` gave this notebook, or None."""
+def current(*, ended: bool = False) -> Cluster | None:
+    """The cluster that ``%distributed up`` or ``attach`` gave this notebook, or None.
+
+    With `ended`, the last one that ended if there is no other.
+    """
     from IPython.core.getipython import get_ipython
 
     from allranks.magics.magics import current as notebook_cluster
 
     shell = get_ipython()
-    return notebook_cluster(shell) if shell is not None else None
+    return notebook_cluster(shell, ended) if shell is not None else None
 
 
 FROM = {

@@ -77,10 +77,10 @@ def demo(notebook: Path = NOTEBOOK) -> int:
 def tell_ranks() -> None:
     """In the notebook's kernel: publish how many ranks its cluster has, or had."""
     from IPython.core.display_functions import publish_display_data
-    from IPython.core.getipython import get_ipython
 
-    magics = getattr(get_ipython(), "allranks_magics", None)
-    if (cluster := magics and (magics.cluster or magics.ended)) is not None:
+    import allranks
+
+    if (cluster := allranks.current(ended=True)) is not None:
         publish_display_data({RANKS: cluster.size})  # type: ignore[no-untyped-call]
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from allranks import Experiment
+from allranks.cluster import measurements
 from allranks.cluster.run_history import RUNS
 from allranks.errors import Busy, UsageError
 from allranks.experiment import measured
@@ -105,7 +106,7 @@ def test_a_killed_notebook_goes_on_where_it_was(new_notebook: Callable[..., Note
 
 @pytest.mark.slow
 def test_worlds_are_as_asked_kept_where_wanted_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "TOLD_WITHIN", 60.0)  # the machine's description comes with a report
+    monkeypatch.setattr(measurements, "REPORTED_WITHIN", 60.0)  # the machine's description comes with a report
     seen: list[tuple[int, str, bool]] = []
     peaks: list[float] = []
     measure = measured.busbw

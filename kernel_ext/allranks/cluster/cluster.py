@@ -25,7 +25,7 @@ from allranks.settings import Settings
 from allranks.up_options import UpOptions
 from allranks_backends.views import Snapshot
 
-from . import complete_and_inspect, copy_files, debug
+from . import complete_and_inspect, copy_files, debug, measurements
 from .applied_functions import AppliedFunctions, Arguments, RemoteFunction, Returned, finished
 from .cell import Cell
 from .cell_queue import CellQueue
@@ -37,6 +37,7 @@ from .dashboards import Dashboards
 from .exchange_values import ValueExchange
 from .heal_and_resize import HealAndResize
 from .live_ranks import LiveRanks, unsaid
+from .measurements import Measurements
 from .options import KEYWORDS, Keywords, local_options
 from .plain_client import plain_client
 from .run_history import RUNS, RunHistory
@@ -719,6 +720,21 @@ class Cluster:
         return plain_client(self._live)
 
     # Measuring.
+
+    def measure(self) -> Measurements:
+        """Memory, the times of collectives and the last logged values, since `up` or `reset_measurements`.
+
+        Memory is asked of the ranks in a cell that no dashboard shows; if they cannot run it, their last reports are
+        used. Also works after `down`, without asking. Raises NoCluster if the cluster was never up.
+        """
+        return measurements.measure(self._live, self._cells)
+
+    def reset_measurements(self) -> None:
+        """Forget logged values and the times of collectives, and reset MLX's peak memory on the ranks if they are idle.
+
+        Raises NoCluster.
+        """
+        measurements.reset(self._live, self._cells)
 
     def bench(
         self,

@@ -2,5 +2,5 @@
 
 Runs in: the user's process; runs of notebooks have a kernel of their own.
 Called by: users, ``python -m allranks experiment``.
-May call: ``cluster`` and everything that it may call.
+May call: `Cluster`, as users do; ``allranks_backends`` for the snapshot's types.
 """

@@ -161,18 +161,14 @@ class Experiment:
                 bound = partial(function, cluster) if self._takes_cluster else on_ranks(function, cluster)
                 call(bound, cluster, self._arguments[run.key], self._timeout, outcome)
                 seconds = time.monotonic() - began
-                self._keep_log(run, worlds.cluster, outcome)
-                outcome.world |= measured.figures(worlds.cluster, outcome.world.get("busbw"))
+                _write_log(worlds.cluster, self._record.place(run) / "log.parquet")
+                found = worlds.cluster.measure()
+                for name, value in found.logged.items():
+                    outcome.results.setdefault(name, value)
+                outcome.world |= measured.figures(worlds.cluster, found, outcome.world.get("busbw"))
         entry |= {"seconds": seconds, "results": outcome.results, "world": outcome.world}
         entry |= {"status": "failed" if outcome.error else "ok", "error": outcome.error, "cause": outcome.cause}
         self._record.finish(run, entry)
-
-    def _keep_log(self, run: Run, cluster: Cluster, outcome: notebook_run.NotebookOutcome) -> None:
-        if (frame := cluster.logged()).empty:
-            return
-        written(self._record.place(run) / "log.parquet", frame.to_parquet)
-        for name, values in cluster._live.logs.last().items():
-            outcome.results.setdefault(name, sum(values.values()) / len(values))
 
     def logged(self, run: object = None) -> pandas.DataFrame:
         """The values that ranks logged with ``log(...)`` in one run, or in all runs, with a column ``run``.
@@ -216,19 +212,18 @@ class Experiment:
         return f"<Experiment {self.name!r}: {len(done)} of {len(self.runs)} runs done{how}, in {self.folder}>"
 
 
-def tell_of_world(log: str) -> None:
+def tell_of_world(cluster: Cluster | None, log: str) -> None:
     """Record the figures of the notebook's cluster, and save its log as `log`; runs in the last cell of a notebook."""
-    from IPython.core.getipython import get_ipython
-
-    magics = getattr(get_ipython(), "allranks_magics", None)
-    cluster = magics and (magics.cluster or magics.ended)
     if cluster is None:
         return
-    figures = measured.figures(cluster, measured.busbw(cluster))
-    results = {name: sum(values.values()) / len(values) for name, values in cluster._live.logs.last().items()}
+    busbw, found = measured.busbw(cluster), cluster.measure()
+    _write_log(cluster, Path(log))
+    notebook_run.show_recorded(world=measured.figures(cluster, found, busbw), logged=found.logged)
+
+
+def _write_log(cluster: Cluster, path: Path) -> None:
     if not (frame := cluster.logged()).empty:
-        written(Path(log), frame.to_parquet)
-    notebook_run.show_recorded(world=figures, logged=results)
+        written(path, frame.to_parquet)
 
 
 def _need(*modules: str) -> None:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 RECORDED = "application/vnd.allranks.recorded+json"
 """MIME type of the results that `record` puts into a notebook, and of the world's figures at its end."""
-LAST_CELL = "from allranks.experiment.experiment import tell_of_world\ntell_of_world({path!r})"
+LAST_CELL = """\
+import allranks
+from allranks.experiment.experiment import tell_of_world
+tell_of_world(allranks.current(ended=True), {path!r})"""
 TELL_WITHIN = 60
 """Seconds that the last cell, which records the world's figures, may take."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -35,7 +35,7 @@ class Worlds:
                 self._wanted, self.cluster = run.world, Cluster(**run.world, name=f"experiment-{id(self)}").up()
                 self._busbw = measured.busbw(self.cluster) if self._measure else None
             assert self.cluster is not None
-            measured.begin(self.cluster)
+            self.cluster.reset_measurements()
         except (AllranksError, TypeError) as error:
             self.down()
             outcome.error, outcome.cause = type(error).__name__, str(error)

@@ -211,10 +211,10 @@ def _loaded(shell: object) -> DistributedMagics | None:
     return getattr(shell, "allranks_magics", None)
 
 
-def current(shell: object) -> Cluster | None:
-    """The notebook's cluster; None if it has none."""
+def current(shell: object, ended: bool = False) -> Cluster | None:
+    """The notebook's cluster, or with `ended` the last one that ended if there is no other; else None."""
     magics = _loaded(shell)
-    return magics.cluster if magics is not None else None
+    return magics.cluster or (magics.ended if ended else None) if magics is not None else None
 
 
 __all__: Sequence[str] = ["current", "load", "unload"]

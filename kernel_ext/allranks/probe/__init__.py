@@ -2,5 +2,5 @@
 
 Runs in: a shell; code that may hang or crash runs in child processes.
 Called by: ``python -m allranks``.
-May call: ``cluster`` and everything that it may call; ``rank.probe`` as a process.
+May call: `Cluster`, as users do; ``machine``; ``rank.probe`` as a process; ``allranks_backends``.
 """
