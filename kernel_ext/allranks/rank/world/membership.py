@@ -35,6 +35,7 @@ from allranks.rank.metrics.meters import Meters
 from allranks.rank.metrics.thread_times import threads
 
 from . import rebind, recompile
+from .abortable_ring import AbortableRing
 from .given_names import GivenNames
 from .jaccl.jaccl_in_place import JacclInPlace
 from .jaccl.jaccl_membership import JacclMember
@@ -44,7 +45,6 @@ from .mpi.mpi_membership import MpiMember
 from .peer_datagrams import Peers
 from .rendezvous import Rendezvous, in_turn, time_limit
 from .reserved_descriptors import Reserve
-from .ring_in_place import RingInPlace
 from .ring_sockets import close_refused, own_sockets
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class World:
         self._main, self._cell, self._threads, self._blocked = main, cell, threads, blocked
         self._peers, self._lifeline = peers, lifeline
         self.group: Any = None
-        self._in_place: RingInPlace | MpiInPlace | JacclInPlace | None = None
+        self._in_place: AbortableRing | MpiInPlace | JacclInPlace | None = None
         """Aborts the collectives of this world; None where they cannot be aborted."""
         self.mpi = MpiMember(config, ledger, self._break_failed)
         self._jaccl = JacclMember(ledger, blocked, self.release)
@@ -117,7 +117,7 @@ class World:
         """Whether the main thread is leaving a world or joining one."""
         self._asked = self._begun = self._stopped = 0
         """Numbers, from 1, of the last request to form a world that arrived, was begun, or was stopped; 0 for none."""
-        self._ring_before: tuple[RingInPlace, Group | None] | None = None
+        self._ring_before: tuple[AbortableRing, Group | None] | None = None
         """The previous ring; also its group if the user has threads, whose collectives may still be on that ring."""
         self._releasing = threading.Lock()
         World.current = self
@@ -190,7 +190,7 @@ class World:
             self._reserve.keep_for(len(ring))
             self._join_wire(ring, request.ports, request.rank, threads() - known_threads)
             all_ports = frozenset(chain.from_iterable(request.ports))
-            self._in_place = RingInPlace(self._config.holder, self._meters.wire, ring, all_ports)
+            self._in_place = AbortableRing(self._config.holder, self._meters.wire, ring, all_ports)
         self._meters.tells_of_host = request.describes_host
         self._meters.address = request.address
         joined, meant = (group.rank(), group.size()), (request.rank, request.size)
@@ -268,8 +268,8 @@ class World:
         if ledger.invalid.asked:
             ledger.invalid.break_off([])
         self._end_ring()
-        lingers = threads and isinstance(left, RingInPlace)
-        if isinstance(left, RingInPlace):
+        lingers = threads and isinstance(left, AbortableRing)
+        if isinstance(left, AbortableRing):
             self._ring_before = left, self.group if lingers else None  # a thread may hold the group's last reference
         self._places += rebind.take_out(self.group)
         group, self.group, self._in_place = self.group, None, None

@@ -13,7 +13,7 @@ from .placeholders import Placeholders
 from .ring_sockets import has_ended, with_ports
 
 
-class RingInPlace:
+class AbortableRing:
     """The ring that this process is in."""
 
     def __init__(self, holder: int | None, wire: LinkStats, sockets: frozenset[int], ports: Collection[int]) -> None:
