@@ -37,7 +37,7 @@ from allranks.rank.metrics.thread_times import threads
 from . import rebind, recompile
 from .abortable_ring import AbortableRing
 from .given_names import GivenNames
-from .jaccl.jaccl_in_place import JacclInPlace
+from .jaccl.abortable_jaccl import AbortableJaccl
 from .jaccl.jaccl_membership import JacclMember
 from .left_pending import LeftBehind, Reference, asked, compute
 from .mpi.mpi_in_place import MpiInPlace
@@ -98,7 +98,7 @@ class World:
         self._main, self._cell, self._threads, self._blocked = main, cell, threads, blocked
         self._peers, self._lifeline = peers, lifeline
         self.group: Any = None
-        self._in_place: AbortableRing | MpiInPlace | JacclInPlace | None = None
+        self._in_place: AbortableRing | MpiInPlace | AbortableJaccl | None = None
         """Aborts the collectives of this world; None where they cannot be aborted."""
         self.mpi = MpiMember(config, ledger, self._break_failed)
         self._jaccl = JacclMember(ledger, blocked, self.release)
@@ -350,7 +350,7 @@ class World:
     def _watch(self) -> None:
         """Break the world if a JACCL transfer has failed."""
         in_place, newest = self._in_place, self._ledger.last()
-        if newest is not None and isinstance(in_place, JacclInPlace) and in_place.has_failed():
+        if newest is not None and isinstance(in_place, AbortableJaccl) and in_place.has_failed():
             self._ledger.aborted.note(newest, self._ledger.in_flight() or [newest], poison.ZEROS)
             self._break_failed()
 
@@ -366,7 +366,7 @@ class World:
         Called in the agent's thread.
         """
         with self._breaking:
-            member = self._jaccl if isinstance(self._in_place, JacclInPlace) else self.mpi
+            member = self._jaccl if isinstance(self._in_place, AbortableJaccl) else self.mpi
             member.give_up(because)
             self._in_place = None
 

@@ -18,7 +18,7 @@ from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.world.last_signal import before_sigterm
 from allranks.rank.world.shared_libraries import NotInPlace
 
-from .jaccl_in_place import JacclInPlace
+from .abortable_jaccl import AbortableJaccl
 from .verbs_check import VerbsTrial
 from .verbs_table import VerbsTable
 
@@ -71,7 +71,7 @@ class JacclMember:
         self._table = found
         self._before = {make: set() for make in found.held}
 
-    def joined(self, streams: list[Stream]) -> JacclInPlace | None:
+    def joined(self, streams: list[Stream]) -> AbortableJaccl | None:
         """Return the means to abort the world just joined; None if it cannot be aborted.
 
         `streams` are the streams that its collectives use.
@@ -80,7 +80,7 @@ class JacclMember:
             return None
         self._streams = streams
         try:
-            return JacclInPlace(self._blocked, self._table, self._trial, self._table.held_since(self._before))
+            return AbortableJaccl(self._blocked, self._table, self._trial, self._table.held_since(self._before))
         except NotInPlace as error:
             self.not_in_place = str(error)
             return None

@@ -34,7 +34,7 @@ _SENDS_FIRST = 128
 More sends are invented before it than a loop has in flight to and from 7 peers."""
 
 
-class JacclInPlace:
+class AbortableJaccl:
     """The queue pairs of the world that this process is in."""
 
     def __init__(
