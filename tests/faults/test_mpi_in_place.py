@@ -209,15 +209,15 @@ busy = [each for each in set.union(*seen) - {threading.get_native_id()} if sum(e
 """The threads that run, or wait for a core, nearly all of a second."""
 DIES = """import os
 from threading import Timer
-from allranks.rank.world.mpi.mpi_in_place import MpiInPlace
+from allranks.rank.world.mpi.abortable_mpi import AbortableMpi
 die = lambda: os.kill(os.getpid(), 9)
-shrunk, spawned = MpiInPlace._shrunk, MpiInPlace._spawned
+shrunk, spawned = AbortableMpi._shrunk, AbortableMpi._spawned
 """
 DIES_AT = {
-    "before": "MpiInPlace._spawned = lambda *_: die()",
-    "shrinking": "MpiInPlace._shrunk = lambda self: (Timer(0.002, die).start(), shrunk(self))[1]",
-    "spawning": "MpiInPlace._spawned = lambda *args: (Timer(0.2, die).start(), spawned(*args))[1]",
-    "merged": "MpiInPlace._meet = lambda *_: die()",
+    "before": "AbortableMpi._spawned = lambda *_: die()",
+    "shrinking": "AbortableMpi._shrunk = lambda self: (Timer(0.002, die).start(), shrunk(self))[1]",
+    "spawning": "AbortableMpi._spawned = lambda *args: (Timer(0.2, die).start(), spawned(*args))[1]",
+    "merged": "AbortableMpi._meet = lambda *_: die()",
 }
 
 
@@ -237,7 +237,7 @@ def test_an_attempt_that_was_given_up_leaves_no_thread_busy(step: str, victim: i
 def test_a_death_while_ranks_merge_with_new_ones_costs_the_others_no_variable(victim: int, mpi4: Cluster) -> None:
     """It may block MPI in the others for good: then they are restarted."""
     mpi4.run("kept = rank").check()
-    mpi4.run(f"{DIES}MpiInPlace._merged = lambda *_, **__: die()", ranks=victim).check()
+    mpi4.run(f"{DIES}AbortableMpi._merged = lambda *_, **__: die()", ranks=victim).check()
     kill(mpi4, 1)
     said: list[str] = []
     mpi4.heal(progress=said.append)
@@ -372,8 +372,8 @@ REVOCATIONS = """
 import ctypes, os, random, sys, threading, time
 from pathlib import Path
 import mlx.core as mx
-from allranks.rank.world.mpi.mpi_in_place import MpiInPlace
-place = MpiInPlace(mx, Path(sys.argv[1], os.environ['OMPI_COMM_WORLD_RANK']))
+from allranks.rank.world.mpi.abortable_mpi import AbortableMpi
+place = AbortableMpi(mx, Path(sys.argv[1], os.environ['OMPI_COMM_WORLD_RANK']))
 from mpi4py import MPI
 functions = place._functions
 sent, got = (ctypes.c_float * 2)(1, 1), (ctypes.c_float * 2)()

@@ -32,7 +32,7 @@ def _jaccl(mx: ModuleType) -> None:
 
 
 def _mpi(mx: ModuleType) -> None:
-    from allranks.rank.world.mpi.mpi_in_place import prepared
+    from allranks.rank.world.mpi.abortable_mpi import prepared
 
     with tempfile.TemporaryDirectory() as folder:
         prepared(mx, Path(folder))

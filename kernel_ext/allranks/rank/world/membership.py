@@ -40,7 +40,7 @@ from .given_names import GivenNames
 from .jaccl.abortable_jaccl import AbortableJaccl
 from .jaccl.jaccl_membership import JacclMember
 from .left_pending import LeftBehind, Reference, asked, compute
-from .mpi.mpi_in_place import MpiInPlace
+from .mpi.abortable_mpi import AbortableMpi
 from .mpi.mpi_membership import MpiMember
 from .peer_datagrams import Peers
 from .rendezvous import Rendezvous, in_turn, time_limit
@@ -98,7 +98,7 @@ class World:
         self._main, self._cell, self._threads, self._blocked = main, cell, threads, blocked
         self._peers, self._lifeline = peers, lifeline
         self.group: Any = None
-        self._in_place: AbortableRing | MpiInPlace | AbortableJaccl | None = None
+        self._in_place: AbortableRing | AbortableMpi | AbortableJaccl | None = None
         """Aborts the collectives of this world; None where they cannot be aborted."""
         self.mpi = MpiMember(config, ledger, self._break_failed)
         self._jaccl = JacclMember(ledger, blocked, self.release)

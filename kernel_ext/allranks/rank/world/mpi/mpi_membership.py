@@ -16,7 +16,7 @@ from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.world.rendezvous import time_limit
 from allranks.rank.world.shared_libraries import NotInPlace
 
-from .mpi_in_place import MpiInPlace
+from .abortable_mpi import AbortableMpi
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -26,7 +26,7 @@ class MpiMember:
     def __init__(self, config: RankConfig, ledger: Ledger, break_failed: Callable[[], None]) -> None:
         """`break_failed` breaks the world after one of its collectives has failed."""
         self._config, self._ledger, self._break_failed = config, ledger, break_failed
-        self._in_place: MpiInPlace | None = None
+        self._in_place: AbortableMpi | None = None
         """The MPI state of this process, once MLX calls MPI through our functions."""
         self.not_in_place = ""
         """Why collectives of MPI cannot be aborted here, as a clause; empty if they can, or before `enter`."""
@@ -51,7 +51,7 @@ class MpiMember:
 
         return MPI.COMM_WORLD
 
-    def enter(self, mx: ModuleType, request: Form, is_stopped: Callable[[], bool]) -> MpiInPlace | None:
+    def enter(self, mx: ModuleType, request: Form, is_stopped: Callable[[], bool]) -> AbortableMpi | None:
         """Make MLX join the communicator of this world; returns None where MPI's collectives cannot be aborted.
 
         Raises TimeoutError after `request.timeout`, and RuntimeError if MPI fails or once `is_stopped` returns True.
@@ -71,7 +71,7 @@ class MpiMember:
         if (folder := self._config.shared_memory) is not None:
             os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", folder)
         try:
-            self._in_place = MpiInPlace(mx, Path(self._config.directory))
+            self._in_place = AbortableMpi(mx, Path(self._config.directory))
         except NotInPlace as error:
             self.not_in_place = str(error)
             # Else a collective with a dead rank would return, and MLX would take the memory's content for its result.

@@ -55,7 +55,7 @@ def prepared(mx: ModuleType, directory: Path) -> tuple[ModuleType, MpiFunctions]
     return MPI, functions
 
 
-class MpiInPlace:
+class AbortableMpi:
     """The MPI state of this process; `communicator` is that of the current world, an mpi4py object."""
 
     def __init__(self, mx: ModuleType, directory: Path) -> None:
