@@ -27,7 +27,7 @@ from allranks.rank.arrays.pending_arrays import is_collective
 from allranks.rank.functions.replaced import is_replaced, leave_out_our_frames, replaced
 
 from .aborted import FAILED, Aborted
-from .first_evaluations import FirstOnes
+from .predicted_order import PredictedOrder
 from .record import CallCount
 from .simultaneous_collectives import AtOnce
 from .trace import TRACE, now
@@ -52,7 +52,7 @@ class EvaluationOrder:
         self.invalid = InvalidArrays()
         self.aborted = Aborted()
         self.at_once = AtOnce()
-        self.first = FirstOnes()
+        self.first = PredictedOrder()
         self.watching = False
         self.evaluating = False
         """Whether a thread is in ``mx.eval`` or ``mx.async_eval``."""

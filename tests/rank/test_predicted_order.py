@@ -6,14 +6,14 @@ import mlx.core as mx
 import pytest
 
 from allranks.rank.arrays import array_status
-from allranks.rank.collectives.first_evaluations import MOST, FirstOnes
+from allranks.rank.collectives.predicted_order import MOST, PredictedOrder
 
 
-def asked(count: int) -> tuple[FirstOnes, list[mx.array]]:
+def asked(count: int) -> tuple[PredictedOrder, list[mx.array]]:
     """Some arrays, in place of the results of collectives, which a process without a world does not have."""
     array_status.find(mx)
     assert array_status.reader is not None
-    first, results = FirstOnes(), [mx.ones(3) * number for number in range(count)]
+    first, results = PredictedOrder(), [mx.ones(3) * number for number in range(count)]
     first.begin(True)
     for number, result in enumerate(results):
         first.asked(number, result, closed=False)

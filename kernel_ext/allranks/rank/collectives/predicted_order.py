@@ -31,7 +31,7 @@ SHARE = 0.05
 """Share of the cell's time that drawings may take, if that is more than `FREE`."""
 
 
-class FirstOnes:
+class PredictedOrder:
     """The first collectives of a cell: `asked` notes a call, then `taken`, `passed` or `foresee` its evaluation."""
 
     def __init__(self) -> None:
