@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from allranks import doctor
-from allranks.discovery.trial_start import EACH
+from allranks.discovery.try_hosts import EACH
 from allranks.errors import UsageError
 from allranks.machine.cluster_descriptions import HOST_MODULE
 from allranks_backends.doctor import Asked, Finding, HostFacts

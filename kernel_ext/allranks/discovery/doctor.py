@@ -31,7 +31,7 @@ from allranks_backends.runtimes.placement_checks import bare_name
 from allranks_widgets.table import html_table
 
 from .survey import COMMANDS_WITHIN, Surveyed, survey
-from .trial_start import TrialStart, try_up
+from .try_hosts import TrialStart, try_up
 
 PATIENCE = 20.0
 """Timeout, in seconds, for a run of ``mpirun`` on this machine."""

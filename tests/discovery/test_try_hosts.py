@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.discovery.trial_start import _few
+from allranks.discovery.try_hosts import _few
 from allranks_backends.plan import Host
 
 
