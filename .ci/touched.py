@@ -36,7 +36,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "tests/rank": RANK,
     "tests/widgets": ("widgets",),
     "tests/test_check_arguments.py": (f"{KERNEL_EXT}/check_arguments.py", f"{KERNEL_EXT}/hosts_from_options.py"),
-    "tests/test_up_options.py": (f"{KERNEL_EXT}/up_options.py", f"{KERNEL_EXT}/settings.py"),
+    "tests/test_up_options.py": (f"{KERNEL_EXT}/up_options.py", f"{KERNEL_EXT}/cluster_settings.py"),
     "tests/test_benchmarks.py": ("benchmarks",),
     "tests/test_ci.py": (".ci", "tests/unsteady.md"),
     "tests/test_demo.py": (f"{KERNEL_EXT}/demo.py", "notebooks/quickstart.ipynb"),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from allranks import Cluster
+from allranks.cluster_settings import Settings
 from allranks.magics.parsers import line_parser, parse, values_of
-from allranks.settings import Settings
 from allranks.typed_options import choices, flag, typed
 from allranks.up_options import UpOptions
 

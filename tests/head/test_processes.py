@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from allranks.cluster_settings import Settings
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.head.world.processes import Processes
-from allranks.settings import Settings
 from allranks.up_options import UpOptions
 from allranks_backends.registry import get_backend
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allranks.cluster_settings import Settings
 from allranks.discovery.running_clusters import RunningCluster
 from allranks.files.fetch import FetchResult
 from allranks.files.share_files import ShareResult
@@ -21,7 +22,6 @@ from allranks.notebook.comm_proxies import ProxiedComms
 from allranks.notebook.feed_dashboards import Screen, Watch
 from allranks.notebook.notify import Notifier
 from allranks.notebook.stop_button import Stop
-from allranks.settings import Settings
 from allranks.up_options import UpOptions
 from allranks_backends.views import Snapshot
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
+from allranks.cluster_settings import Settings
 from allranks.errors import (
     Busy,
     CannotTravel,
@@ -34,7 +35,6 @@ from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop_button import Stop, undisturbed
 from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
-from allranks.settings import Settings
 from allranks_backends.plan import Host, rank_label
 from allranks_backends.views import Snapshot
 

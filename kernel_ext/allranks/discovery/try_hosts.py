@@ -10,13 +10,13 @@ from pathlib import Path
 
 from zmq import ZMQError
 
+from allranks.cluster_settings import Settings
 from allranks.errors import Apart, CannotStart, HostCause
 from allranks.head.world.choose_network import pairs
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.hosts_from_options import HERE, rdma_links
 from allranks.machine.shortages import cannot_start
 from allranks.notebook.stop_button import undisturbed
-from allranks.settings import Settings
 from allranks.up_options import UpOptions
 from allranks_backends.plan import Host
 from allranks_backends.registry import cannot_run, choose, get_backend

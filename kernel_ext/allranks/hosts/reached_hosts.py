@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from allranks.cluster_settings import Settings
 from allranks.lifeline.head_end import Lifeline
 from allranks.machine.addresses import own_addresses
 from allranks.machine.describe_host import cuda_devices
-from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site
 from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.nccl import SHARE, shared, visible_devices

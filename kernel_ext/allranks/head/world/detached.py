@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
+from allranks.cluster_settings import Settings, StoredSettings
 from allranks.errors import NoCluster, UsageError
 from allranks.head.state.known_rank import Rank, SavedVariables
 from allranks.head.state.monitor import Monitor
@@ -23,7 +24,6 @@ from allranks.hosts.ssh.remote import SavedHost
 from allranks.lifeline.head_end import Lifeline
 from allranks.machine.private_files import write_private
 from allranks.machine.process_identity import identity_of, still_runs
-from allranks.settings import Settings, StoredSettings
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend

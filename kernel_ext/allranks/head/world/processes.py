@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from allranks.cluster_settings import Settings
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.hosts.host_end import HostEnd
@@ -20,7 +21,6 @@ from allranks.hosts.ssh.remote import RemoteHost
 from allranks.lifeline.head_end import Lifeline
 from allranks.messages.host_messages import DescribeCluster, RankConfig
 from allranks.messages.requests import Exit, Spawn
-from allranks.settings import Settings
 from allranks_backends.plan import WorldPlan
 from allranks_backends.registry import Backend, get_backend
 from allranks_backends.runtimes.mpi import find_mpirun

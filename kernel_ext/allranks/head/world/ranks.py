@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from zmq import ZMQError
 
+from allranks.cluster_settings import Settings
 from allranks.errors import CannotStart, HostCause
 from allranks.head.state.collective_times import CollectiveTimes
 from allranks.head.state.known_rank import RETURNS_WITHIN, Rank
@@ -31,7 +32,6 @@ from allranks.machine.shortages import cannot_start, shortages
 from allranks.machine.tcp_ports import says_transient
 from allranks.messages.requests import Answer, Interrupt, Question, Spawn
 from allranks.messages.wire import Buffer
-from allranks.settings import Settings
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
