@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from allranks import Cluster
-from allranks.cluster.options import local_options
+from allranks.cluster.option_keywords import local_options
 from allranks.errors import UsageError
 from allranks.lifeline import head_end
 from allranks.lifeline.head_end import Lifeline

@@ -20,7 +20,7 @@ from allranks.messages.wire import Buffer
 from allranks.notebook.ipython_shell import running_shell
 from allranks.pickling import pickle_values
 
-from .options import local_options
+from .option_keywords import local_options
 
 if TYPE_CHECKING:
     from .cell import Cell

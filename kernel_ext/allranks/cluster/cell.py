@@ -36,7 +36,7 @@ from allranks_backends.views import RankView
 
 from .cell_result import CellResult
 from .debugger_prompt import Conversation
-from .options import LocalOptions
+from .option_keywords import LocalOptions
 
 if TYPE_CHECKING:
     from allranks.lifeline.head_end import Lifeline

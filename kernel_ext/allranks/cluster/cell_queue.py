@@ -21,7 +21,7 @@ from allranks_widgets.table import html_table, text_table
 
 from .cell import Cell
 from .cell_result import CellResult
-from .options import local_options
+from .option_keywords import local_options
 
 QueueState = Literal["waiting", "running", "ok", "failed", "stopped", "not run"]
 MOST_ENDED = 50

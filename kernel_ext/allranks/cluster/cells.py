@@ -26,7 +26,7 @@ from .cell import Cell, SentCell
 from .cell_queue import CellQueue
 from .cell_text import CellText
 from .live_ranks import LiveRanks
-from .options import LocalOptions, local_options
+from .option_keywords import LocalOptions, local_options
 from .run_history import RUNS
 from .sync_folder import SyncFolder
 

@@ -38,7 +38,7 @@ from .exchange_values import ValueExchange
 from .heal_and_resize import HealAndResize
 from .live_ranks import LiveRanks, unsaid
 from .measurements import Measurements
-from .options import KEYWORDS, Keywords, local_options
+from .option_keywords import KEYWORDS, Keywords, local_options
 from .plain_client import plain_client
 from .run_history import RUNS, RunHistory
 from .saved_state import LoadedState, SaveAndLoad, SavedState

@@ -294,7 +294,7 @@ def _ask(pythons: Mapping[str, Interpreter]) -> tuple[list[OnHost], dict[str, st
 
 
 def _parts(answers: Mapping[str, Sequence[object]]) -> tuple[list[OnHost], list[str]]:
-    """Parse what `cluster_descriptions.listed` printed on hosts; also returns a sentence on each unreadable cluster."""
+    """Parse what `hosted_clusters.listed` printed on hosts; also returns a sentence on each unreadable cluster."""
     parts: dict[tuple[str, str], OnHost] = {}
     unreadable = []
     for name, told in answers.items():

@@ -2,6 +2,6 @@
 
 Runs in: every process of allranks; imports no MLX.
 Called by: ``cluster``, ``discovery``, ``environments``, ``experiment``, ``files``, ``head``, ``host_process``,
-``hosts``, ``probe``, ``rank``, ``settings`` and ``__main__``.
+``hosts``, ``probe``, ``rank``, ``cluster_settings`` and ``__main__``.
 May call: nothing of allranks.
 """
