@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from allranks.machine.cluster_descriptions import HostedCluster, hosted_clusters
+from allranks.machine.hosted_clusters import HostedCluster, hosted_clusters
 
 WITHIN = 60.0
 

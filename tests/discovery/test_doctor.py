@@ -21,7 +21,7 @@ import pytest
 from allranks import doctor
 from allranks.discovery.try_hosts import EACH
 from allranks.errors import UsageError
-from allranks.machine.cluster_descriptions import HOST_MODULE
+from allranks.machine.hosted_clusters import HOST_MODULE
 from allranks_backends.doctor import Asked, Finding, HostFacts
 from allranks_backends.doctor.abort_checks import in_place
 from allranks_backends.doctor.gpu_checks import gpus

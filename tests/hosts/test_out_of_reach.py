@@ -26,7 +26,7 @@ from allranks import Cluster
 from allranks.errors import CannotStart, NoCluster
 from allranks.hosts.ssh import ssh_connection
 from allranks.hosts.ssh.remote import RemoteHost
-from allranks.machine.cluster_descriptions import FILE, hosted_clusters
+from allranks.machine.hosted_clusters import FILE, hosted_clusters
 from allranks.machine.lease import busy_at
 from allranks_backends.views import Snapshot
 from tests.faults.test_silence import Shown

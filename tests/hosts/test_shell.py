@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from allranks.machine.cluster_descriptions import HOST_PROCESS
+from allranks.machine.hosted_clusters import HOST_PROCESS
 from tests.hosts.lab import Hosts
 from tests.hosts.test_out_of_reach import WITHIN, cut_off, gone
 from tests.shell import allranks, described_as

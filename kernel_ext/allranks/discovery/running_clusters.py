@@ -19,8 +19,8 @@ from allranks.head.world.detached import Detached, detached_clusters, detached_f
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.hosts.ssh.ssh_failures import explained
 from allranks.hosts_from_options import named_hosts
-from allranks.machine.cluster_descriptions import HOST_PROCESS, HostedCluster
 from allranks.machine.describe_host import installed
+from allranks.machine.hosted_clusters import HOST_PROCESS, HostedCluster
 from allranks.units import duration_text, ranks_text
 from allranks_backends.hostfile import host_named
 from allranks_backends.plan import Host

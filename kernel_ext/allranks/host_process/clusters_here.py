@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from allranks.machine.cluster_descriptions import end, hosted_clusters, listed
+from allranks.machine.hosted_clusters import end, hosted_clusters, listed
 
 
 def main(arguments: Sequence[str]) -> None:

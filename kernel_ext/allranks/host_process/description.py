@@ -42,8 +42,8 @@ class Description:
         self._written = now
         import psutil  # a host process needs it only once its ranks run
 
-        from allranks.machine.cluster_descriptions import HOST_PROCESS, HostedCluster
         from allranks.machine.describe_host import installed
+        from allranks.machine.hosted_clusters import HOST_PROCESS, HostedCluster
         from allranks.machine.process_identity import identity_of, this_machine
 
         identities = {HOST_PROCESS: identity_of(), **self._launched}

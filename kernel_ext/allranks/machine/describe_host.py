@@ -23,7 +23,7 @@ COUNT_WITHIN = 5.0
 def description() -> dict[str, Any]:
     """The fields of `messages.host_messages.Prepared` other than `directory`, for a head on another host."""
     from .addresses import own_addresses
-    from .cluster_descriptions import listed
+    from .hosted_clusters import listed
 
     return {
         "versions": versions(),

@@ -202,7 +202,7 @@ class Prepared:
     python: str
     """The interpreter (``sys.executable``)."""
     left_behind: list[Any] = field(default_factory=list)
-    """This user's other clusters on the host that have no notebook, from `machine.cluster_descriptions.listed`."""
+    """This user's other clusters on the host that have no notebook, from `machine.hosted_clusters.listed`."""
 
 
 @dataclass(frozen=True)
