@@ -227,7 +227,7 @@ def controllers() -> set[psutil.Process]:
     found = set()
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended
-            if "allranks.hosts.controller" in each.cmdline():
+            if "allranks.hosts.ipyparallel_controller" in each.cmdline():
                 found.add(each)
     return found
 

@@ -22,7 +22,7 @@ EXIT = os._exit  # the original: a rank wraps os._exit for its user's calls
 def controller(connections: Mapping[str, object], log: Path) -> subprocess.Popen[bytes]:
     """Start ipyparallel's controller and send it `connections`, its settings; its standard input stays open."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "allranks.hosts.controller"],
+        [sys.executable, "-m", "allranks.hosts.ipyparallel_controller"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=open(log, "wb"),
