@@ -19,7 +19,7 @@ import pytest
 
 from allranks import Cluster
 from allranks.errors import CellFailed, NoCluster, UsageError, WorldBroken
-from allranks.head.world.detached import detached_file
+from allranks.head.world.detached_cluster_file import detached_file
 from allranks.machine.lease import BUSY_STATUS
 from allranks.magics.verbs import Verbs
 from tests.faults.stop import running

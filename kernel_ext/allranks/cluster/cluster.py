@@ -15,7 +15,7 @@ from allranks.files.share_files import ShareResult
 from allranks.files.sync_result import SyncResult
 from allranks.head.world import attaching
 from allranks.head.world.change import WorldChange
-from allranks.head.world.detached import only_left_behind
+from allranks.head.world.detached_cluster_file import only_left_behind
 from allranks.hosts_from_options import hosts_of
 from allranks.messages.cell_options import Check
 from allranks.notebook.comm_proxies import ProxiedComms

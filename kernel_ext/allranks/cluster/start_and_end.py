@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from allranks.discovery.running_clusters import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, UsageError
-from allranks.head.world.detached import left_behind, read_detached, readable
+from allranks.head.world.detached_cluster_file import left_behind, read_detached, readable
 from allranks.head.world.ranks import START_TRIES, Ranks
 from allranks.hosts_from_options import rdma_links
 from allranks.notebook.comm_proxies import ProxiedComms

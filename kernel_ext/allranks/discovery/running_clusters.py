@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from allranks.errors import NoCluster, UsageError
-from allranks.head.world.detached import Detached, detached_clusters, detached_file
+from allranks.head.world.detached_cluster_file import Detached, detached_clusters, detached_file
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.hosts.ssh.ssh_failures import explained
 from allranks.hosts_from_options import named_hosts

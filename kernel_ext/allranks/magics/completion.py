@@ -14,7 +14,7 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from IPython.utils.tokenutil import token_at_cursor
 
 from allranks.cluster.run_history import RUNS
-from allranks.head.world.detached import left_behind
+from allranks.head.world.detached_cluster_file import left_behind
 from allranks.hosts.ssh.config import configured_hosts
 
 from . import auto as auto_module

@@ -20,7 +20,7 @@ from allranks.cluster.cell_queue import QueuedCell
 from allranks.cluster.cell_result import CellResult
 from allranks.cluster.cluster import Cluster
 from allranks.errors import AllranksError, CellInterrupted, NoCluster, UsageError
-from allranks.head.world.detached import left_behind
+from allranks.head.world.detached_cluster_file import left_behind
 from allranks.messages.cell_options import CellOptions
 from allranks.notebook.front_end import shown_in
 from allranks.notebook.notify import Notifier

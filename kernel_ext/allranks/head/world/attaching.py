@@ -8,7 +8,7 @@ from allranks.errors import NoCluster
 from allranks.head.state.widget_comms import WidgetComms
 from allranks.messages.requests import Register
 
-from .detached import Detached, detached_file, left_behind, read_detached
+from .detached_cluster_file import Detached, detached_file, left_behind, read_detached
 from .ranks import Ranks
 
 CONNECTED_WITHIN = 10.0

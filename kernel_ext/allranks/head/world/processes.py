@@ -25,7 +25,7 @@ from allranks_backends.plan import WorldPlan
 from allranks_backends.registry import Backend, get_backend
 from allranks_backends.runtimes.mpi import find_mpirun
 
-from .detached import cluster_id
+from .detached_cluster_file import cluster_id
 from .process_events import ProcessEvents
 
 RELEASED_WITHIN = 3.0

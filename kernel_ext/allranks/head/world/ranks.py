@@ -36,7 +36,7 @@ from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike
 from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
 
 from . import choose_network, forming
-from .detached import Detached, detached_file, free_name
+from .detached_cluster_file import Detached, detached_file, free_name
 from .process_events import ProcessEvents
 from .processes import Processes
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from allranks.errors import UsageError
-from allranks.head.world.detached import Detached, detached_file, only_left_behind
+from allranks.head.world.detached_cluster_file import Detached, detached_file, only_left_behind
 from allranks.machine.process_identity import identity_of
 
 
