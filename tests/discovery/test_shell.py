@@ -19,7 +19,7 @@ import pytest
 
 from allranks import Cluster, __version__
 from allranks.discovery.running_clusters import Ending, OnHost, RunningCluster, end_cluster
-from allranks.host_process.description import Description
+from allranks.host_process.describe_for_shell import Description
 from allranks.machine.hosted_clusters import FILE, HOST_MODULE, HOST_PROCESS, HostedCluster, end, hosted_clusters
 from allranks.machine.process_identity import identity_of
 from allranks.messages.host_messages import DescribeCluster

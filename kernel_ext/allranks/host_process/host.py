@@ -68,7 +68,7 @@ from allranks.rank.world.held_sockets import Holder
 from . import start_processes
 from .child_processes import CONTROLLER, LAUNCHER, SAVER, Children, end_launched
 from .controller_child import ControllerChild
-from .description import Description
+from .describe_for_shell import Description
 from .head_connection import HeadConnection
 from .record_login import write_login
 from .start_processes import EXIT
