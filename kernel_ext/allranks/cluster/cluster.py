@@ -32,6 +32,7 @@ from .cell_queue import CellQueue
 from .cell_result import CellResult
 from .cell_text import CellText
 from .cells import Cells
+from .compare_variables import Difference
 from .console import console_command
 from .dashboards import Dashboards
 from .exchange_values import ValueExchange
@@ -45,7 +46,7 @@ from .saved_state import LoadedState, SaveAndLoad, SavedState
 from .start_and_end import StartAndEnd
 from .start_times import StartTimes
 from .sync_folder import SyncFolder
-from .variables_table import Difference, Variables
+from .variables_table import Variables
 
 if TYPE_CHECKING:
     from typing import Self

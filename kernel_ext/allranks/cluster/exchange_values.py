@@ -19,8 +19,9 @@ from allranks.notebook.stop_button import Stop
 from allranks.pickling import pickle_values
 from allranks_backends.plan import alike, rank_label
 
+from .compare_variables import MOST_COMPARED, Difference, differing, largest_difference
 from .live_ranks import Answered, LiveRanks, for_others, no_answer, reply_or_error
-from .variables_table import MOST_COMPARED, Difference, Variables, differing, join, largest_difference
+from .variables_table import Variables
 
 NOTHING_SET = "No rank has the new values."
 
@@ -126,7 +127,7 @@ class ValueExchange:
         """See `Cluster.gather`."""
         parts = self._pull(name, ranks, "gather")
         try:
-            return join(parts)
+            return _joined(parts)
         except (TypeError, ValueError) as error:
             raise UsageError(f"cannot join {name}: {error}. %distributed pull returns one value per rank.") from None
 
@@ -173,6 +174,24 @@ def _cut(name: str, value: Any, count: int) -> list[object]:
     except (TypeError, KeyError):  # also for values that have a length but cannot be cut: sets, deques
         kind = type(value).__name__
         raise UsageError(f"{name} is a {kind}: only arrays, lists and tuples can be scattered.") from None
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Join arrays along their first axis, or lists and tuples into one list. Raises TypeError and ValueError."""
+    if all(isinstance(part, (list, tuple)) for part in parts):
+        return [each for part in parts for each in part]
+    if any(getattr(part, "shape", None) == () for part in parts):
+        raise ValueError("it has no axis to join along")
+    kinds = {type(part).__module__.split(".")[0] for part in parts}
+    if kinds <= {"numpy"}:
+        import numpy as np
+
+        return np.concatenate(parts)
+    if kinds <= {"mlx"}:
+        import mlx.core as mx
+
+        return mx.concatenate(list(parts))
+    raise TypeError(f"it is {' and '.join(sorted({type(part).__name__ for part in parts}))}, neither arrays nor lists")
 
 
 def _refuse_failed(replies: Mapping[int, Answered[Nothing]], names: str) -> None:
