@@ -12,7 +12,7 @@ from allranks_backends.runtimes.mpi import MPI
 from allranks_backends.runtimes.nccl import NCCL
 from allranks_backends.runtimes.ring import Ring
 
-from .plan import Platform, Site
+from .plan import Site
 from .protocol import WORLD_VARIABLES, Backend, BackendError
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "choose",
     "get_backend",
     "listed",
-    "on_one",
     "this_platform",
 ]
 
@@ -40,11 +39,6 @@ def get_backend(name: str) -> Backend:
     close = get_close_matches(name.lower(), BACKENDS, n=1)
     guess = f"Did you mean --backend {close[0]}? " if close else ""
     raise BackendError(f"unknown backend {name!r}. {guess}The backends are {listed([*BACKENDS], 'and')}, or auto.")
-
-
-def on_one(platform: Platform, size: int) -> tuple[Site, ...]:
-    """Return a tuple with this machine as the only host, on which all `size` ranks of a world run."""
-    return (Site("localhost", platform, size),)
 
 
 def cannot_run(name: str, sites: Sequence[Site], *, up: bool = False) -> str | None:

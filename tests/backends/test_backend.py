@@ -20,9 +20,9 @@ from allranks_backends.registry import (
     cannot_run,
     choose,
     get_backend,
-    on_one,
     this_platform,
 )
+from tests.backends.one_site import on_one
 
 LAPTOP = Platform("Linux", "6.1", {"ring": True, "mpi": True, "jaccl": False, "nccl": False}, mlx="0.32.4", mpirun="m")
 GPUS = replace(LAPTOP, available={**LAPTOP.available, "nccl": True}, cuda_devices=4)
