@@ -208,8 +208,8 @@ def test_a_file_that_cannot_be_written(ring2: Cluster, tmp_path: Path) -> None:
 
 def told(began: float, ended: float) -> CellTrace:
     """What a rank tells of a cell of one collective."""
-    call = TracedCall(1, "all_sum", (10,), "float32", 40, True, 0, began, began, ended)
-    return CellTrace(0.0, 2.0, 0, [call], [(3, "y = all_sum(x)", "")], [], [])
+    call = TracedCall(1, "all_sum", (10,), "float32", 40, 3, True, source=0, asked=began, began=began, ended=ended)
+    return CellTrace(0.0, 2.0, 0, [call], [("y = all_sum(x)", "")], [], [])
 
 
 ABOUT = {"name": "main", "backend": "ring", "count": 3, "code": "", "size": 3, "lazy": False, "at": 0.0}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from allranks.head.state.make_views import collective
 from allranks.messages.requests import CellTrace
 from allranks_backends.views import Collective
 
@@ -20,20 +21,11 @@ Span = tuple[float, float]
 Moment = TypeVar("Moment", float, float | None)
 
 
-@dataclass(frozen=True)
-class TimelineCall:
+@dataclass(frozen=True, kw_only=True)
+class TimelineCall(Collective):
     """A collective on one rank. Times are seconds since the cell began on the first rank."""
 
     rank: int
-    number: int
-    op: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    shared: bool
-    """Whether every rank of the world must enter an equal collective."""
-    line: int | None
-    """Line of the cell; None if the code is in another cell or a module."""
     source: str
     """The text of the line, also if the line is outside the cell."""
     place: str
@@ -50,8 +42,7 @@ class TimelineCall:
     """The rank that entered last; None if that cannot be known."""
 
     def __str__(self) -> str:
-        called = str(Collective(self.number, self.op, self.shape, self.dtype, self.nbytes, self.line))
-        return f"{called} ({self.place})" if self.place else called
+        return f"{super().__str__()} ({self.place})" if self.place else super().__str__()
 
 
 @dataclass(frozen=True)
@@ -120,17 +111,13 @@ def rank_timeline(rank: int, host: str, told: CellTrace, common: Callable[[float
     over = at(told.ended)
     calls = tuple(
         TimelineCall(
-            rank,
-            each.number,
-            each.op,
-            each.shape,
-            each.dtype,
-            each.nbytes,
-            each.shared,
-            *told.sources[each.source],
-            at(each.asked),
-            at(each.began),
-            at(each.ended),
+            **vars(collective(each)),
+            rank=rank,
+            source=told.sources[each.source][0],
+            place=told.sources[each.source][1],
+            asked=at(each.asked),
+            began=at(each.began),
+            ended=at(each.ended),
         )
         for each in told.collectives
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from allranks.messages.events import LedgerEntry
+
 from .request import Answer, Nothing, Question, Request
 
 
@@ -95,15 +97,9 @@ class Clock(Question[Time]):
     """Read ``time.perf_counter`` on the rank's host."""
 
 
-class TracedCall(Struct, array_like=True, frozen=True):
+class TracedCall(LedgerEntry, array_like=True, frozen=True, kw_only=True):
     """A collective of a traced cell; times are seconds of the host's ``time.perf_counter``."""
 
-    number: int
-    op: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    shared: bool
     source: int
     """Index in `CellTrace.sources`."""
     asked: float
@@ -131,8 +127,8 @@ class CellTrace(Struct, frozen=True):
     dropped: int
     """Number of events beyond the limit, which were not kept."""
     collectives: list[TracedCall]
-    sources: list[tuple[int | None, str, str]]
-    """Line number in the cell (None for code outside it), text of the line, and location of code outside the cell."""
+    sources: list[tuple[str, str]]
+    """Text of each line that called, and its location if it is outside the cell."""
     evaluations: list[tuple[float, float]]
     marks: list[TracedMark]
 

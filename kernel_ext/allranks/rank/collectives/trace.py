@@ -14,6 +14,8 @@ import time
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from msgspec.structs import astuple
+
 from allranks.messages.requests import CellTrace, TracedCall, TracedMark
 
 from .record import NOWHERE, LedgerCall, Record, record_of
@@ -98,38 +100,37 @@ class Trace:
         """
         if cell != self.cell:
             return None
-        sources: list[tuple[int | None, str, str]] = []
-        known: dict[tuple[int, int], int] = {}
+        sources: list[tuple[str, str]] = []
+        known: dict[tuple[int, int], tuple[int | None, int]] = {}
         collectives = []
-        for raw, *times in list(self.collectives):
+        for raw, asked, began, end in list(self.collectives):
             code, instruction = raw.kind.where
-            where = known.get((id(code), instruction))
-            if where is None:  # finding a line takes as long as all the rest
-                where = known[id(code), instruction] = len(sources)
-                sources.append(_place(record_of(raw), file))
-            each = record_of(raw._replace(kind=raw.kind._replace(where=NOWHERE)))
-            collectives.append(
-                TracedCall(each.number, each.op, each.shape, each.dtype, each.nbytes, each.shared, where, *times)
-            )
+            if (id(code), instruction) not in known:  # finding a line takes as long as all the rest
+                line, source = _place(record_of(raw), file)
+                known[id(code), instruction] = line, len(sources)
+                sources.append(source)
+            line, where = known[id(code), instruction]
+            entry = record_of(raw._replace(kind=raw.kind._replace(where=NOWHERE))).entry(line)
+            collectives.append(TracedCall(*astuple(entry), source=where, asked=asked, began=began, ended=end))
         main = threading.main_thread()
         marks = [TracedMark(name, "" if at is main else at.name, *times) for name, at, *times in list(self.marks)]
         ended = self.ended or now()
         return CellTrace(self.began, ended, self.dropped, collectives, sources, list(self.evaluations), marks)
 
 
-def _place(record: Record, file: str | None) -> tuple[int | None, str, str]:
-    """The number of the record's line, the text of that line, and its location, as in ``In[3], line 2``.
+def _place(record: Record, file: str | None) -> tuple[int | None, tuple[str, str]]:
+    """The number of the record's line, and the text of that line with its location, as in ``In[3], line 2``.
 
-    The number is None outside `file`; the location is empty inside `file`. If the record has no line, returns
-    ``(None, "", "")``.
+    The number is None outside `file`; the location is empty inside `file`. Text and location are empty if the record
+    has no line.
     """
     if not record.file or not record.line:
-        return None, "", ""
+        return None, ("", "")
     text = linecache.getline(record.file, record.line).strip()[:120]
     if record.file == file:
-        return record.line, text, ""
+        return record.line, (text, "")
     file = record.file.strip("<>")  # <In[3]> is a cell
-    return None, text, f"{os.path.basename(file)}, line {record.line}"
+    return None, (text, f"{os.path.basename(file)}, line {record.line}")
 
 
 TRACE = Trace()
