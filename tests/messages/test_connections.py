@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -13,9 +14,12 @@ from functools import partial
 import pytest
 import zmq
 
+from allranks.lifeline import head_end
+from allranks.lifeline.delivery import Before
 from allranks.lifeline.head_end import Lifeline
+from allranks.messages.cell_options import CellOptions, CellRequest
 from allranks.messages.events import Event, Hello, State
-from allranks.messages.requests import Greet, Request
+from allranks.messages.requests import Acknowledge, Greet, Register, Request, RunCell
 from allranks.messages.wire import Buffer, Reader, encode
 from tests.waiting import eventually
 
@@ -213,3 +217,75 @@ print("goes on")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WITHIN)
     assert "Address already in use" in done.stdout
     assert done.stdout.endswith("goes on\n"), done.stderr
+
+
+@pytest.fixture
+def wakes(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is written to wake the lifeline's thread."""
+    written, write = list[bytes](), os.write
+
+    def noted(descriptor: int, data: bytes) -> int:
+        if descriptor == notebook.lifeline._wake_write:
+            written.append(data)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", noted)
+    return written
+
+
+def connected(notebook: Notebook, ranks: FakeRanks, names: Sequence[str]) -> None:
+    for uuid in names:
+        ranks.connect(uuid)
+        ranks.send(uuid, State(entered=1))
+    assert notebook.has(1, names)
+
+
+def test_a_cell_for_several_ranks_wakes_the_thread_once(
+    notebook: Notebook, ranks: FakeRanks, wakes: list[bytes]
+) -> None:
+    connected(notebook, ranks, ["a", "b", "c"])
+    cell = CellRequest(number=7, count=3, options=CellOptions())
+    notebook.lifeline.execute("pass", cell, {"a": Before(), "b": Before(comms=2), "c": Before(after=["x", "y"])})
+    sent = {uuid: ranks.receive(uuid) for uuid in ("a", "b", "c")}
+    assert all(isinstance(each, RunCell) and each.code == "pass" and each.cell["number"] == 7 for each in sent.values())
+    assert [(each.cell["comms"], each.after) for each in sent.values() if isinstance(each, RunCell)] == [
+        (0, ()),
+        (2, ()),
+        (0, ("x", "y")),
+    ]
+    assert len(wakes) == 1
+
+
+def test_what_the_thread_itself_sends_does_not_wake_it(
+    notebook: Notebook, ranks: FakeRanks, wakes: list[bytes]
+) -> None:
+    connected(notebook, ranks, ["rank"])
+    answers = notebook.lifeline._on_message
+    notebook.lifeline._on_message = lambda uuid, *rest: (notebook.lifeline.tell(uuid, Register()), answers(uuid, *rest))
+    ranks.send("rank", State(entered=2))
+    assert isinstance(ranks.receive("rank"), Register) and not wakes
+
+
+def test_acknowledgements_wait_and_only_the_last_is_sent(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_end, "ACKNOWLEDGED_WITHIN", 3600.0)
+    connected(notebook, ranks, ["rank"])
+    for number in (1, 2):
+        notebook.lifeline.tell("rank", Acknowledge(number))
+    notebook.lifeline.tell("rank", Register())
+    assert isinstance(ranks.receive("rank"), Register)
+    monkeypatch.undo()
+    notebook.lifeline.tell("rank", Acknowledge(3))
+    assert ranks.receive("rank") == Acknowledge(3)
+
+
+def test_acknowledgements_that_wait_are_sent_at_the_end(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the next notebook would show the cell again."""
+    monkeypatch.setattr(head_end, "ACKNOWLEDGED_WITHIN", 3600.0)
+    connected(notebook, ranks, ["rank"])
+    notebook.lifeline.tell("rank", Acknowledge(1))
+    notebook.lifeline.close()
+    assert ranks.receive("rank") == Acknowledge(1)

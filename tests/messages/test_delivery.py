@@ -26,7 +26,7 @@ def reset(cluster: Cluster) -> None:
 
 
 def losing(sends: Callable[..., None], uuid: str) -> Callable[..., None]:
-    """`Lifeline._send` that drops the cells to a rank."""
+    """`Lifeline._queue` that drops the cells to a rank."""
 
     def send(to: str, request: Request, *rest: Any) -> None:
         if to != uuid or not isinstance(request, RunCell):
@@ -98,7 +98,7 @@ def test_a_cell_that_was_lost_is_sent_again_over_the_next_connection(
     reset(ring2)
     line = lifeline(ring2)
     with monkeypatch.context() as patch:
-        patch.setattr(line, "_send", losing(line._send, uuid(ring2, 1)))
+        patch.setattr(line, "_queue", losing(line._queue, uuid(ring2, 1)))
         cell = ring2.begin(COUNT)
     line.tell(uuid(ring2, 1), Greet())  # it says hello, as with a connection that is new
     cell.finish(WITHIN).check()
@@ -109,7 +109,7 @@ def test_a_lost_cell_is_sent_again_though_nobody_follows_it(ring2: Cluster, monk
     reset(ring2)
     line = lifeline(ring2)
     with monkeypatch.context() as patch:
-        patch.setattr(line, "_send", losing(line._send, uuid(ring2, 0)))
+        patch.setattr(line, "_queue", losing(line._queue, uuid(ring2, 0)))
         cell = ring2.begin(COUNT)
     assert comes_true(ring2, lambda now: now.ranks[1].state == "idle" and now.ranks[0].state != "idle", WITHIN)
     line.tell(uuid(ring2, 0), Greet())
@@ -120,14 +120,14 @@ def test_a_lost_cell_is_sent_again_though_nobody_follows_it(ring2: Cluster, monk
 
 def test_a_copy_is_not_run(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     reset(ring2)
-    line, sends = lifeline(ring2), lifeline(ring2)._send
+    line, sends = lifeline(ring2), lifeline(ring2)._queue
 
     def thrice(to: str, request: Request, *rest: Any) -> None:
         for _ in range(3 if isinstance(request, RunCell) else 1):
             sends(to, request, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(line, "_send", thrice)
+        patch.setattr(line, "_queue", thrice)
         ring2.run(COUNT, timeout=WITHIN).check()
     assert ring2.run("ran", timeout=WITHIN)[0].value == 1
     assert ring2.pull("ran") == [1, 1]

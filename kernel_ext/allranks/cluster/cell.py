@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from allranks.errors import AllranksError, CellInterrupted, CellTimeout, NoCluster
 from allranks.head.cell.agreement import Agreement
 from allranks.head.cell.low_memory import LowMemory
@@ -24,6 +22,7 @@ from allranks.head.state.cell_run import CellRun, RunStatus
 from allranks.head.state.cell_updates import CellUpdate, CellUpdates, Died
 from allranks.head.state.collective_times import CollectiveShare
 from allranks.head.state.monitor import Monitor
+from allranks.lifeline.delivery import Before
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.cell_options import CallKind, CellRequest, checked
 from allranks.messages.events import AtDebugger, Began, Done, Entering
@@ -171,10 +170,9 @@ class Cell:
         self._first = {rank: self._monitor.ranks[rank].entered for rank in self.ranks}
         with self._pressed.noted():  # all ranks get the cell, or none
             self._events = self._monitor.listen(self.number, self.ranks)
-            for rank in self.ranks:
-                uuid = self._monitor.ranks[rank].uuid
-                request = msgspec.structs.replace(self._request, comms=self._monitor.comms.told(uuid))
-                self._lifeline.execute(uuid, "" if request.calls else self.code, request, after(uuid))
+            uuids = [self._monitor.ranks[rank].uuid for rank in self.ranks]
+            before = {uuid: Before(self._monitor.comms.told(uuid), after(uuid)) for uuid in uuids}
+            self._lifeline.execute("" if self._request.calls else self.code, self._request, before)
 
     def adopt(self, events: CellUpdates) -> None:
         """Take over a cell that another notebook sent; `events` has the cell's events that its ranks have kept."""

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from allranks.messages.requests import Interrupt, Request, RunCell
 
 BEGUN_WITHIN = 10.0
 """Seconds that an exiting program waits for the cells that it sent to begin."""
+
+
+class Before(NamedTuple):
+    """What a rank must handle before a cell."""
+
+    comms: int = 0
+    """Number of messages from the page's widgets that were sent to the rank."""
+    after: Sequence[str] = ()
+    """Ids of the requests that ipyparallel's client has sent to the rank's engine."""
 
 
 class _Sent(NamedTuple):

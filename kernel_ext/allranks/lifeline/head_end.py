@@ -15,12 +15,13 @@ from __future__ import annotations
 import hmac
 import itertools
 import logging
+import math
 import os
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -30,18 +31,19 @@ from msgspec import structs, to_builtins
 
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Answered, CellEvent, Done, Event, EventOfTransfer, Failed, Hello, State, TaskHello
-from allranks.messages.requests import Answer, Greet, Question, Request, RunCell
+from allranks.messages.requests import Acknowledge, Answer, Greet, Question, Request, RunCell
 from allranks.messages.requests.transfer_requests import STEPS
 from allranks.messages.wire import Buffer, NotUnderstood, Reader, encode
 
 from .connections import Connection, Connections, connection_of
-from .delivery import Deliveries
+from .delivery import Before, Deliveries
 from .open_questions import CLOSED, LOST, STOPPED, Questions, Reply
 from .transfers import CannotHold, Transfers, is_large
 
 AT_ONCE = 1000  # maximum number of messages received before requests are sent: output must not delay an interrupt
 LOOK_EVERY = 0.25  # seconds between two checks of open questions
 READ_WITHIN = 1.0  # seconds until a disconnected rank counts as gone, even if some of its messages are unread
+ACKNOWLEDGED_WITHIN = 0.05  # seconds until an `Acknowledge` is sent: the rank may have the next cell by then
 AFTER_TROUBLE = 0.05  # seconds that the lifeline's thread pauses after an error
 LONGEST_COMPLAINT = 300  # characters logged about a message that was not understood
 Handler = Callable[[str, Event, Sequence[Buffer]], None]
@@ -85,6 +87,8 @@ class Lifeline:
         """Messages to send, each with the number of its question, or None."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
+        self._acknowledged: dict[bytes, tuple[float, Acknowledge]] = {}
+        """By rank, an acknowledgement that waits, and the `time.monotonic` at which it is sent."""
         self._sender = secrets.token_hex(8)
         self._questions, self._deliveries = Questions(), Deliveries(self._send)
         self._transfers: dict[bytes, Transfers] = {}
@@ -124,18 +128,24 @@ class Lifeline:
         self._router.bind(url)
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT))
 
-    def execute(self, uuid: str, code: str, cell: CellRequest, after: Sequence[str] = ()) -> None:
-        """Send a cell to a rank, and again if it gets lost.
-
-        The rank first handles the requests in `after`, which ipyparallel's client has sent.
-        """
-        cell = structs.replace(cell, sender=self._sender)
-        request = RunCell(code, to_builtins(cell), tuple(after))
-        self._deliveries.add(uuid, cell.number, request)
-        self._send(uuid, request)
+    def execute(self, code: str, cell: CellRequest, ranks: Mapping[str, Before]) -> None:
+        """Send a cell to `ranks`, given by uuid, and again to a rank for which it gets lost."""
+        sent = to_builtins(structs.replace(cell, sender=self._sender))
+        for uuid, before in ranks.items():
+            request = RunCell(code, {**sent, "comms": before.comms}, tuple(before.after))
+            self._deliveries.add(uuid, cell.number, request)
+            self._queue(uuid, request)
+        self._wake()
 
     def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a request without an answer. An `Interrupt` to a disconnected rank is sent when it reconnects."""
+        """Send a request without an answer. An `Interrupt` to a disconnected rank is sent when it reconnects.
+
+        An `Acknowledge` is sent after `ACKNOWLEDGED_WITHIN` seconds, and replaces an earlier one that still waits.
+        """
+        if isinstance(request, Acknowledge):
+            self._acknowledged[uuid.encode()] = time.monotonic() + ACKNOWLEDGED_WITHIN, request
+            self._wake()
+            return
         self._deliveries.told(uuid, request)
         self._send(uuid, request, buffers)
 
@@ -152,8 +162,11 @@ class Lifeline:
         return transfers.moved if (transfers := self._transfers.get(uuid.encode())) is not None else (0, 0)
 
     def _send(self, uuid: str, request: Request, buffers: Sequence[Buffer] = (), question: int | None = None) -> None:
-        self._outbox.append(([uuid.encode(), encode(request), *buffers], question))
+        self._queue(uuid, request, buffers, question)
         self._wake()
+
+    def _queue(self, uuid: str, request: Request, buffers: Sequence[Buffer] = (), question: int | None = None) -> None:
+        self._outbox.append(([uuid.encode(), encode(request), *buffers], question))
 
     def close(self, *, deliver: bool = False) -> None:
         """Stop listening; open questions fail with ConnectionError.
@@ -169,8 +182,10 @@ class Lifeline:
         self._thread.join(5)
 
     def _wake(self) -> None:
-        with suppress(OSError):  # the pipe is full or closed
-            os.write(self._wake_write, b"!")
+        """Wake the lifeline's thread, which itself looks at its queue before it waits."""
+        if threading.get_ident() != self._thread.ident:
+            with suppress(OSError):  # the pipe is full or closed
+                os.write(self._wake_write, b"!")
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -182,19 +197,37 @@ class Lifeline:
             except Exception:  # without this thread all ranks would be lost
                 _log.exception("what a rank sent could not be handled")
                 time.sleep(AFTER_TROUBLE)
+        self._send_acknowledged(math.inf)
         self._shut()
 
     def _turn(self, poller: zmq.Poller) -> None:
-        ready = dict(poller.poll(int(LOOK_EVERY * 1000) if self._waited_for() else None))
+        ready = dict(poller.poll(self._pause()))
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
         self._send_queued()
-        self._connections.update()
+        self._send_acknowledged(time.monotonic())
+        if any(socket in ready for socket in self._connections.sockets):
+            self._connections.update()
         all_read = self._receive_all()
         self._report_gone(all_read, time.monotonic())
         self._look(time.monotonic())
         for transfers in self._transfers.values():
             transfers.drop_unwanted()
+
+    def _pause(self) -> int | None:
+        """Maximum milliseconds to wait for a message; None if there is no maximum."""
+        if self._outbox:
+            return 0
+        looks = [LOOK_EVERY] if self._waited_for() else []
+        looks += [max(0.0, due - time.monotonic()) for due, _ in [*self._acknowledged.values()]]
+        return math.ceil(1000 * min(looks)) if looks else None
+
+    def _send_acknowledged(self, until: float) -> None:
+        """Send the acknowledgements that are due by `until`."""
+        for identity, (due, request) in [*self._acknowledged.items()]:
+            if due <= until:
+                del self._acknowledged[identity]
+                self._send_to(identity, [encode(request)])
 
     def _send_queued(self) -> None:
         while self._outbox:

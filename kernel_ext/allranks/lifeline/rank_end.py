@@ -35,8 +35,9 @@ from .transfers import CannotHold, Transfers, is_large
 
 AT_ONCE = 64
 """Maximum number of messages received in one turn of the loop: parts of a large value may arrive without a pause."""
-SOON = 0.002
-"""Seconds that a message may wait, so that the beginning, output and end of a short cell leave together."""
+SOON = 0.01
+"""Maximum seconds for which `on_tick` and messages that can wait are put off: a cell that has just arrived runs first,
+and the beginning, output and end of a short cell leave together."""
 AFTER_TROUBLE = 0.2
 """Seconds until the next turn of the loop after one that raised."""
 
@@ -76,8 +77,14 @@ class RankLifeline:
         os.set_blocking(self._wake_read, False)
         self._woken = False
         self._looks_at = math.inf
-        """The `time.monotonic` at which `on_tick` is called at the latest; infinity while the thread is not waiting."""
-        self._soon = False
+        """The latest `time.monotonic` at which `on_tick` is called; infinity from this call until the thread waits.
+
+        So a thread that queues something and then finds a finite time knows that `on_tick` has yet to be called.
+        """
+        self._put_off_until: float | None = None
+        """The `time.monotonic` until which `on_tick` is put off, or None. Used in the lifeline's thread only."""
+        self._again = False
+        """Whether another turn must follow at once. Used in the lifeline's thread only."""
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 500)
@@ -110,7 +117,8 @@ class RankLifeline:
         in_parts = isinstance(event, (Answered, Done)) and is_large(buffers)
         question = event.number if isinstance(event, Answered) else None
         self._outbox.append(_Queued([encode(event), *buffers], in_parts, question))
-        self.wake_soon() if can_wait else self.wake()
+        if not self._is_current():  # each turn of the thread ends by sending the queue
+            self.wake_soon() if can_wait else self.wake()
 
     def drop_values(self) -> None:
         """Stop sending cells' large values, but not answers to questions. Must be called in the lifeline's thread."""
@@ -126,7 +134,9 @@ class RankLifeline:
 
     def wake(self) -> None:
         """Wake the thread, so that it calls `on_tick` at once."""
-        if not self._woken:
+        if self._is_current():
+            self._again = True
+        elif not self._woken:
             self._woken = True
             try:
                 os.write(self._wake_write, b"!")
@@ -141,9 +151,17 @@ class RankLifeline:
         if self._looks_at > time.monotonic() + SOON:
             self.wake()
 
-    def look_soon(self) -> None:
-        """Have `on_tick` called again within `SOON` seconds. Must be called in the lifeline's thread."""
-        self._soon = True
+    def tick_later(self) -> None:
+        """Put `on_tick` off by up to `SOON` seconds, unless `wake` is called: the main thread goes first.
+
+        Must be called in the lifeline's thread, before the main thread gets the work that goes first: otherwise the
+        first message of that work would wake this thread.
+        """
+        if self._put_off_until is None:
+            self._put_off_until = self._looks_at = time.monotonic() + SOON
+
+    def _is_current(self) -> bool:
+        return threading.get_ident() == self._thread.ident
 
     def close(self, timeout: float) -> bool:
         """Send the queue, close the socket and end the thread, for a process that is about to exit.
@@ -172,19 +190,18 @@ class RankLifeline:
         while True:
             try:
                 self._looks_at = time.monotonic() + wait
-                ready = self._poller.poll(max(1, int(wait * 1000)))
-                self._looks_at = math.inf
-                wait = self._turn(dict(ready))
-                if self._soon:
-                    wait, self._soon = min(wait, SOON), False
+                self._again = False
+                wait = self._turn(dict(self._poller.poll(max(1, math.ceil(wait * 1000)))))
+                if self._again:
+                    wait = 0.0
             except Exception:  # the rank needs its agent: go on, and show this in the next cell
                 traceback.print_exc()
                 wait = AFTER_TROUBLE
 
     def _turn(self, ready: dict[object, int]) -> float:
-        if self._wake_read in ready:
+        if woken := self._wake_read in ready:
             os.read(self._wake_read, 4096)
-            self._woken = False
+        self._woken = False  # in every turn: Ctrl-C may end `wake` before it writes
         while self._watched:
             opened, before = self._watched.pop(0)
             self._poller.register(opened, zmq.POLLIN)
@@ -196,7 +213,10 @@ class RankLifeline:
         for _ in range(AT_ONCE):
             if not self._receive():
                 break
-        wait = self._on_tick()
+        wait = 0.0 if woken or self._put_off_until is None else self._put_off_until - time.monotonic()
+        if wait <= 0:
+            self._put_off_until, self._looks_at = None, math.inf
+            wait = self._on_tick()
         self._send_queued()
         return wait
 

@@ -231,7 +231,7 @@ class Agent:
         if isinstance(request, Form):
             self.world.asked_to_form()
         if isinstance(request, RunCell):
-            self.lifeline.look_soon()
+            self.lifeline.tick_later()
         if request.runs == "main":
             # The message's memory belongs to ZeroMQ's frame, which the closure keeps alive.
             (self.steps if request.in_steps else self.main).call(handle)

@@ -14,7 +14,7 @@ from allranks.rank.metrics.meters import MeterReading, Meters
 from allranks.rank.world.reserved_descriptors import Reserve, is_at_limit
 
 EVERY_RUNNING = 0.2
-"""Seconds between reports while a cell runs."""
+"""Seconds between reports while a cell runs, and until its first report: the end of a short cell is in its `Done`."""
 EVERY_WITH_TASKS = 1.0
 """Seconds between reports while no cell runs, but asyncio tasks of an earlier cell may wait in a collective."""
 EVERY_IDLE = 2.0
@@ -59,7 +59,7 @@ class Reporter:
 
     def tick(self, now: float) -> float:
         """Report if a report is due; returns the seconds until the next one is."""
-        if now - self._reported_at >= self.every:
+        if now >= self._due():
             self._reported_at = now
             try:
                 self._report(now)
@@ -68,7 +68,11 @@ class Reporter:
                     raise
                 with self._reserve.lent():
                     self._report(now)
-        return max(0.0, self._reported_at + self.every - now)
+        return max(0.0, self._due() - now)
+
+    def _due(self) -> float:
+        since = max(self._reported_at, self._cell.began_at) if self._cell.running else self._reported_at
+        return since + self.every
 
     def _report(self, now: float) -> None:
         self._meters.traffic.count()

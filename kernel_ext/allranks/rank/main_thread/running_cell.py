@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import time
 from types import FrameType
 from weakref import WeakSet
 
@@ -23,6 +24,8 @@ class RunningCell:
         self._main, self._ledger, self._user_ns, self._tasks = main, ledger, user_ns, tasks
         self.number = 0
         self.running = False
+        self.began_at = 0.0
+        """The `time.monotonic` at which the code of this cell began."""
         self.waits_since = 0
         """Number of the newest collective in which this cell cannot be waiting."""
         self.interrupt = MainThreadInterrupt(ledger.aborted)
@@ -46,6 +49,7 @@ class RunningCell:
     def run(self) -> None:
         """Mark the cell as running: everything is prepared, and its code runs next."""
         self._earlier_tasks = WeakSet(self._tasks.pending())
+        self.began_at = time.monotonic()
         self.running = True
 
     def runs(self, number: int) -> bool:
