@@ -174,6 +174,10 @@ class RankView:
     """Its calls to ``mx.distributed``, by operation."""
     stalled: float | None = None
     """Seconds for which a transfer has been pending without any sent byte arriving; None if unknown."""
+    silent: int | None = None
+    """Seconds since its last report, once these are 3 or more; None for a rank that reports, or is dead or away."""
+    suspended: bool = False
+    """Whether its process is suspended (SIGSTOP), as far as is known."""
     away: int | None = None
     """Seconds since its host became unreachable; None if the host is reachable."""
     compiler: str | None = None
