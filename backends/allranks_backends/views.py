@@ -147,7 +147,9 @@ class RankView:
     line: int | None = None
     """Line of the running cell."""
     source: str | None = None
-    """Text of that line."""
+    """Text of that line; without a `line`, where the main thread is instead, for example in IPython's own code."""
+    begun: bool = True
+    """Whether it has begun the cell that was sent to it, as far as it has reported."""
     collective: Collective | None = None
     """The last collective that the rank called."""
     entered: int = 0
@@ -205,6 +207,8 @@ class RankView:
             return "in the debugger" + (f" at line {self.line}: {self.source}" if self.line else "")
         if self.state == "running" and self.line:
             return f"running line {self.line}" + (f": {self.source}" if self.source else "")
+        if self.state == "running" and self.source:
+            return f"running {self.source}"
         if self.state in ("dead", "failed") and self.cause:
             return f"{self.state}: {self.cause}"
         return f"idle ({self.cause})" if self.state == "idle" and self.cause else self.state

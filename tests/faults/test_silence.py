@@ -93,7 +93,9 @@ def test_it_is_said_in_the_cell_unasked(ring4: Cluster, tmp_path: Path) -> None:
     watching.join()
     assert [each.value for each in result.values()] == [4] * 4
     assert "(1,): is not responding" in shown.text
-    assert "(0, 2, 3): blocked in all_sum" in shown.text and "rank 1 has not entered it yet" in shown.text
+    assert "(0, 2, 3): blocked in all_sum" in shown.text
+    assert "rank 1 has not entered it yet (last seen at line 2: while rank == 1 and not" in shown.text
+    assert "; its process is suspended)" in shown.text
 
 
 @pytest.mark.parametrize("cluster", ["ring2", pytest.param("mpi4", marks=pytest.mark.mpi)])
@@ -118,6 +120,26 @@ def test_a_stop_says_how_to_continue_a_suspended_rank(
     assert "--kill" not in str(said.value)
     assert comes_true(world, lambda now: now.ranks[1].state == "idle" and not now.ranks[1].suspended, WITHIN)
     assert sums_are_right(world) and look(world) == kept
+
+
+def test_a_rank_that_awaits_something_is_named_with_its_line(ring2: Cluster, tmp_path: Path) -> None:
+    """Its main thread is in the event loop meanwhile, and in no code of the user."""
+    shown, go = Shown(), tmp_path / "go"
+    cell = ring2.begin(
+        "import asyncio, os\n"
+        f"while rank == 1 and not os.path.exists({str(go)!r}):\n"
+        "    await asyncio.sleep(0.2)\n"
+        "mx.distributed.all_sum(mx.array(1)).item()",
+        screen=shown,
+    )
+    following = threading.Thread(target=cell.finish, args=(WITHIN,), daemon=True)
+    following.start()
+    try:
+        eventually(lambda: "rank 1 has not entered it yet" in shown.text)
+    finally:
+        go.touch()
+    following.join(WITHIN)
+    assert "rank 1 has not entered it yet (running line 3: await asyncio.sleep(0.2))" in shown.text
 
 
 COMPUTES = """\

@@ -159,7 +159,8 @@ def test_more_ranks_than_a_host_has_cores_for_are_warned_of_before_they_start(ho
         assert cluster.up(said.append).size == size + 1
     finally:
         cluster.down()
-    assert len(said) == 1 and said[0].startswith(f"{size} ranks share the ") and f"of {hosts3.names[0]} (up to" in said[0]
+    assert len(said) == 1 and said[0].startswith(f"{size} ranks share the ")
+    assert f"of {hosts3.names[0]} (up to" in said[0]
 
 
 def test_a_rank_that_dies_is_replaced_on_its_host(world: Cluster, hosts3: Hosts) -> None:

@@ -64,6 +64,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
         state=rank.state,
         line=place.line if rank.cell is not None else None,
         source=place.source if rank.cell is not None else None,
+        begun=rank.cell is None or report.cell == rank.cell,
         collective=collective(report.collective) if report.collective else None,
         entered=rank.entered,
         since=time.monotonic() - rank.since if rank.since else None,

@@ -80,8 +80,8 @@ class ProcessEvents:
     def _suspended(self, name: str, pids: Mapping[int, bool]) -> None:
         """Note which of the processes `pids` of a host are suspended."""
         for rank in self._monitor.ranks:
-            if rank.host == name and rank.pid in pids:
-                rank.suspended = pids[rank.pid]
+            if rank.host == name and rank.pid is not None:
+                rank.suspended = pids.get(rank.pid, rank.suspended)
 
     def repeat(self, others: Iterable[HostEnd]) -> None:
         """For new ranks, handle again that a host process or the controller has ended; `others` are the other hosts."""
