@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allranks import Cluster
-from allranks.check_arguments import writable
+from allranks.check_arguments import slow_text, writable
 from allranks.errors import UsageError
 from allranks.hosts_from_options import hosts_of
 
@@ -31,6 +31,16 @@ def test_ranks_that_others_start_need_nothing_of_this_machine(tmp_path: Path, mo
     with pytest.raises(UsageError, match="a rank needs about"):
         Cluster(64)
     assert Cluster(64, join=tmp_path / "ranks.json").state == "down"
+
+
+def test_more_than_two_ranks_of_a_core_are_warned_of_host_by_host() -> None:
+    assert slow_text({"a": 4, "b": 2}, {"a": 2, "b": 1}) == ""
+    assert slow_text({"a": 5, "b": 2, "c": 8}, {"a": 2, "b": 1}) == (
+        "5 ranks share the 2 cores of a (up to 4 fit): this will be slow, since ranks use a core even while they wait."
+    )
+    assert slow_text({"a": 5, "b": 3}, {"a": 2, "b": 1}).startswith(
+        "5 ranks share the 2 cores of a (up to 4 fit); 3 ranks share the only core of b (up to 2 fit): this will be"
+    )
 
 
 @pytest.mark.parametrize(

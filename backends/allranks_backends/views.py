@@ -147,7 +147,9 @@ class RankView:
     line: int | None = None
     """Line of the running cell."""
     source: str | None = None
-    """Text of that line."""
+    """Text of that line; without a `line`, where the main thread is instead, for example in IPython's own code."""
+    begun: bool = True
+    """Whether it has begun the cell that was sent to it, as far as it has reported."""
     collective: Collective | None = None
     """The last collective that the rank called."""
     entered: int = 0
@@ -174,6 +176,10 @@ class RankView:
     """Its calls to ``mx.distributed``, by operation."""
     stalled: float | None = None
     """Seconds for which a transfer has been pending without any sent byte arriving; None if unknown."""
+    silent: int | None = None
+    """Seconds since its last report, once these are 3 or more; None for a rank that reports, or is dead or away."""
+    suspended: bool = False
+    """Whether its process is suspended (SIGSTOP), as far as is known."""
     away: int | None = None
     """Seconds since its host became unreachable; None if the host is reachable."""
     compiler: str | None = None
@@ -201,6 +207,8 @@ class RankView:
             return "in the debugger" + (f" at line {self.line}: {self.source}" if self.line else "")
         if self.state == "running" and self.line:
             return f"running line {self.line}" + (f": {self.source}" if self.source else "")
+        if self.state == "running" and self.source:
+            return f"running {self.source}"
         if self.state in ("dead", "failed") and self.cause:
             return f"{self.state}: {self.cause}"
         return f"idle ({self.cause})" if self.state == "idle" and self.cause else self.state

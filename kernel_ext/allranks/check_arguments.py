@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,8 @@ from allranks_backends.registry import BackendError, get_backend
 from .errors import UsageError
 from .units import size_text
 
+SLOW_RANKS_OF_A_CORE = 2
+"""Maximum number of ranks per core without a warning."""
 RANKS_OF_A_CORE = 4
 """Maximum number of ranks per core on this machine without `--yes`."""
 OF_A_RANK = 64 << 20
@@ -38,6 +41,20 @@ def not_too_many(option: str, count: int, running: int = 0) -> None:
             f"{option}: this machine has {cores} {'core' if cores == 1 else 'cores'}, and ranks of a ring are busy "
             f"while they wait. Up to {RANKS_OF_A_CORE * cores} start unasked; {option} --yes starts all of these."
         )
+
+
+def slow_text(ranks: Mapping[str, int], cores: Mapping[str, int]) -> str:
+    """Return a warning about hosts with more than `SLOW_RANKS_OF_A_CORE` ranks per core; empty if there are none.
+
+    `ranks` and `cores` map the names of hosts to their numbers of ranks and of cores.
+    """
+    crowded = [
+        f"{ranks[name]} ranks share the {f'{count} cores' if count > 1 else 'only core'} of {name} "
+        f"(up to {SLOW_RANKS_OF_A_CORE * count} fit)"
+        for name, count in cores.items()
+        if ranks[name] > SLOW_RANKS_OF_A_CORE * count
+    ]
+    return f"{'; '.join(crowded)}: this will be slow, since ranks use a core even while they wait." if crowded else ""
 
 
 def parse_size(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from allranks import Cluster
-from allranks.errors import NoAnswer, UsageError, WorldBroken
+from allranks.errors import CellTimeout, NoAnswer, UsageError, WorldBroken
 from allranks.head.state.known_rank import SILENT_AFTER
 from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
@@ -92,7 +93,53 @@ def test_it_is_said_in_the_cell_unasked(ring4: Cluster, tmp_path: Path) -> None:
     watching.join()
     assert [each.value for each in result.values()] == [4] * 4
     assert "(1,): is not responding" in shown.text
-    assert "(0, 2, 3): blocked in all_sum" in shown.text and "rank 1 has not entered it yet" in shown.text
+    assert "(0, 2, 3): blocked in all_sum" in shown.text
+    assert "rank 1 has not entered it yet (last seen at line 2: while rank == 1 and not" in shown.text
+    assert "; its process is suspended)" in shown.text
+
+
+@pytest.mark.parametrize("cluster", ["ring2", pytest.param("mpi4", marks=pytest.mark.mpi)])
+def test_a_stop_says_how_to_continue_a_suspended_rank(
+    cluster: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """And not that it must be replaced; once it is continued, the cell ends, and nothing is lost."""
+    world: Cluster = request.getfixturevalue(cluster)
+    kept, pid = keep(world), world.snapshot.ranks[1].pid or 0
+    cell = world.begin("import time\nif rank == 1: time.sleep(600)")
+    assert comes_true(world, lambda now: now.ranks[1].line == 2, WITHIN)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert comes_true(world, lambda now: now.ranks[1].suspended, WITHIN)
+        with pytest.raises(CellTimeout) as said:
+            cell.finish(0.1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    host = world.snapshot.ranks[1].host
+    assert re.search(r"Still busy after \d s: rank 1 stopped\.", str(said.value))
+    assert f"kill -CONT {pid} on {host}. It will be interrupted then." in str(said.value)
+    assert "--kill" not in str(said.value)
+    assert comes_true(world, lambda now: now.ranks[1].state == "idle" and not now.ranks[1].suspended, WITHIN)
+    assert sums_are_right(world) and look(world) == kept
+
+
+def test_a_rank_that_awaits_something_is_named_with_its_line(ring2: Cluster, tmp_path: Path) -> None:
+    """Its main thread is in the event loop meanwhile, and in no code of the user."""
+    shown, go = Shown(), tmp_path / "go"
+    cell = ring2.begin(
+        "import asyncio, os\n"
+        f"while rank == 1 and not os.path.exists({str(go)!r}):\n"
+        "    await asyncio.sleep(0.2)\n"
+        "mx.distributed.all_sum(mx.array(1)).item()",
+        screen=shown,
+    )
+    following = threading.Thread(target=cell.finish, args=(WITHIN,), daemon=True)
+    following.start()
+    try:
+        eventually(lambda: "rank 1 has not entered it yet" in shown.text)
+    finally:
+        go.touch()
+    following.join(WITHIN)
+    assert "rank 1 has not entered it yet (running line 3: await asyncio.sleep(0.2))" in shown.text
 
 
 COMPUTES = """\
@@ -157,7 +204,7 @@ def stopped(cluster: Cluster, rank: int) -> Iterator[None]:
     finally:
         os.kill(pid, signal.SIGCONT)
         known = cluster._live.ranks.monitor.ranks[rank]
-        assert cluster._live.ranks.monitor.wait(lambda: known.connected and not known.silent, WITHIN)
+        assert cluster._live.ranks.monitor.wait(lambda: known.connected and known.state != "stopped", WITHIN)
 
 
 @pytest.mark.parametrize("name", ["pull", "push", "scatter", "gather", "diff"])

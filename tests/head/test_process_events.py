@@ -13,7 +13,7 @@ from allranks.head.world import process_events
 from allranks.head.world.process_events import ProcessEvents, ended_because
 from allranks.hosts.host_end import HostGone, HostReport, RankLost
 from allranks.messages.events import Leaving
-from allranks.messages.host_messages import Ended, Launched, Present, Started
+from allranks.messages.host_messages import Ended, Launched, Present, Started, Suspended
 from allranks.messages.requests import Refuse, Register, Request
 
 HERE, BOX = "localhost", "box"
@@ -100,6 +100,20 @@ def test_the_launcher_is_known_from_its_start_or_from_what_runs(world: World) ->
     assert world.events.launcher == 8
     world.receive(Present({"rank 0": 100}))
     assert world.events.launcher is None
+
+
+def test_a_suspended_process_is_known_until_it_is_continued(world: World) -> None:
+    def suspended() -> list[int]:
+        return [rank.rank for rank in world.monitor.ranks if rank.suspended]
+
+    world.receive(Suspended(101, True), BOX)
+    assert suspended() == [], "another host's process"
+    world.receive(Suspended(101, True))
+    assert suspended() == [1]
+    world.receive(Suspended(101, False))
+    assert suspended() == []
+    world.receive(Present({"rank 0": 100, "rank 1": 101}, suspended=[100]))
+    assert suspended() == [0], "after a gap"
 
 
 def test_the_end_of_a_rank_is_told_to_those_that_are_left(world: World) -> None:

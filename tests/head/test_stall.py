@@ -222,8 +222,24 @@ def test_a_rank_that_has_not_come_is_named_with_its_line_and_nobody_is_freed() -
 
 
 def test_a_rank_whose_line_is_unknown_is_reported_as_such() -> None:
-    said, _ = look(waiting(0), at(1, "running"), at(2, "running"))
-    assert said == [f"(0,): {BLOCKED}: ranks 1-2 have not entered it yet (running)"]
+    def why(**view: Any) -> str:
+        [text], _ = look(waiting(0), at(1, **view), at(2, **view))
+        return text.partition("ranks 1-2 have not entered it yet ")[2]
+
+    assert why(state="running", silent=3) == "(running; location not known: nothing reported for 3 s)"
+    assert why(state="running") == "(running; location not known: it has not reported one yet)"
+    assert why(state="running", begun=False) == "(yet to begin the cell)"
+    outside = "outside the cell's code, in dumps (pickle.py:12)"
+    assert why(state="running", source=outside) == f"(running {outside})"
+
+
+def test_a_stopped_rank_is_named_with_its_last_line() -> None:
+    def why(**view: Any) -> str:
+        said, _ = look(waiting(0), at(1, "stopped", **view))
+        return said[-1].partition("rank 1 has not entered it yet ")[2]
+
+    assert why(silent=6) == "(location not known; nothing reported for 6 s)"
+    assert why(line=9, source="f(x)", suspended=True) == "(last seen at line 9: f(x); its process is suspended)"
 
 
 def test_a_rank_that_finished_without_coming() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allranks.head.cell.still_busy import still_busy
-from allranks_backends.views import Collective, RankView, Snapshot
+from allranks_backends.views import Collective, RankState, RankView, Snapshot
 from tests.head.whole_world import whole_world
 
 SUM = Collective(1, "all_sum", (3,), "float32", 12, 4)
@@ -20,12 +20,13 @@ KILL = "%distributed heal --kill"
 
 def said(*ranks: RankView, abortable: bool = True, **rest: Any) -> str:
     left = [view.rank for view in ranks if view.state != "dead"]
-    return still_busy(Snapshot("main", "ring", "whole", 1, ranks), left, abortable=abortable, **rest)
+    return still_busy(Snapshot("main", "ring", "whole", 1, ranks), left, after=4.6, abortable=abortable, **rest)
 
 
 def test_a_long_call_is_named_with_its_line_and_waited_for() -> None:
     text = said(COMPUTES)
-    assert text.startswith("Still busy: rank 0 running line 5: mx.eval(x). A call of MLX or C cannot be interrupted")
+    assert text.startswith("Still busy after 5 s: rank 0 running line 5: mx.eval(x). It was interrupted, but a call of")
+    assert "MLX or C cannot be interrupted" in text
     assert "nothing is lost, and the next cell waits for up to 2 min." in text and KILL not in text
 
 
@@ -46,7 +47,10 @@ def test_nothing_that_loses_variables_is_advised_while_something_is_tried(
 
 def test_ranks_that_do_different_things_are_told_apart() -> None:
     text = said(COMPUTES, WAITS)
-    assert "Rank 0: a call of MLX or C cannot" in text and "Rank 1: its collectives were aborted" in text
+    assert (
+        "Rank 0: it was interrupted, but a call of MLX or C cannot" in text
+        and "Rank 1: its collectives were aborted" in text
+    )
 
 
 def test_a_rank_whose_collective_was_aborted_and_that_goes_on_ends_in_a_moment() -> None:
@@ -65,12 +69,31 @@ def test_with_a_dead_rank_the_next_cell_is_not_promised_to_wait() -> None:
     assert "Then %distributed heal replaces what has died." in text and "next cell" not in text
 
 
-def test_a_stopped_process_is_called_so() -> None:
-    text = said(RankView(0, "a", state="stopped"))
+@pytest.mark.parametrize("state", ["stopped", "running"])
+def test_a_rank_that_only_is_silent_is_not_to_be_replaced(state: RankState) -> None:
+    text = said(RankView(0, "a", state=state, silent=6))
+    assert "It has reported nothing for 6 s: the machine is very busy" in text
+    assert text.endswith("takes effect when it responds; nothing is lost, and the next cell waits for up to 2 min.")
+    assert KILL not in text
+    assert "next cell" not in said(RankView(0, "a", state=state, silent=6), RankView(1, "a", state="dead"))
+
+
+def test_a_suspended_process_is_to_be_continued_on_its_host() -> None:
+    ranks = [
+        RankView(rank, host, pid, "stopped", silent=5, suspended=True)
+        for rank, host, pid in ((0, "a", 40), (1, "a", 41), (2, "b", 40))
+    ]
+    text = said(*ranks)
     assert text.endswith(
-        "It does not respond: the process is stopped, or the machine is very busy. "
-        f"To replace it: {KILL} 0 (loses its variables)."
+        "Their process is suspended: continue it with kill -CONT 40 41 on a and kill -CONT 40 on b. They will be "
+        "interrupted then."
     )
+    assert KILL not in text
+
+
+def test_a_host_out_of_reach_is_waited_for() -> None:
+    text = said(RankView(0, "a", state="stopped", away=9))
+    assert text.endswith("It will be interrupted when it is reached again. Nothing is lost.") and KILL not in text
 
 
 def test_a_world_without_dead_ranks_is_re_formed_by_the_next_cell_as_status_says() -> None:

@@ -152,6 +152,17 @@ def test_a_hostfile_with_addresses_and_connections(hosts3: Hosts, tmp_path: Path
         assert cluster.run("import os; os.environ['COLOUR']").check()[1].value == "blue"
 
 
+def test_more_ranks_than_a_host_has_cores_for_are_warned_of_before_they_start(hosts3: Hosts) -> None:
+    said, size = list[str](), 2 * (os.cpu_count() or 1) + 1
+    cluster = Cluster(hosts=[f"{hosts3.names[0]} slots={size}", hosts3.names[1]], backend="ring")
+    try:
+        assert cluster.up(said.append).size == size + 1
+    finally:
+        cluster.down()
+    assert len(said) == 1 and said[0].startswith(f"{size} ranks share the ")
+    assert f"of {hosts3.names[0]} (up to" in said[0]
+
+
 def test_a_rank_that_dies_is_replaced_on_its_host(world: Cluster, hosts3: Hosts) -> None:
     world.run("weights = mx.full((1000,), rank + 1); mx.eval(weights); before = id(weights)").check()
     pid = world.snapshot.ranks[1].pid

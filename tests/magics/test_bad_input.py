@@ -164,6 +164,20 @@ def test_far_more_ranks_than_cores_are_asked_for_twice(empty: Notebook) -> None:
     refused(empty.run("%distributed up -n 100000 --yes"), "a rank needs about", "of memory. At most")
 
 
+@pytest.mark.slow
+def test_more_ranks_than_fit_are_warned_of(empty: Notebook) -> None:
+    cores = os.cpu_count() or 1
+    slow = f"{2 * cores + 1} ranks share the "
+    started = empty.ok(f"%distributed up --backend ring -n {2 * cores + 1}").stdout
+    assert started.count(slow) == 1 and f"of localhost (up to {2 * cores} fit): this will be slow" in started
+    empty.ok("%distributed resize 1")
+    assert "this will be slow" not in empty.ok(f"%distributed resize {2 * cores}").stdout
+    assert slow in empty.ok(f"%distributed resize {2 * cores + 1}").stdout
+    empty.ok("%distributed down")
+    assert "this will be slow" not in empty.ok("%distributed up -n 2").stdout
+    empty.ok("%distributed down")
+
+
 # What is typed while four ranks are up.
 
 

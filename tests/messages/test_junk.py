@@ -30,6 +30,7 @@ from allranks.messages.host_messages import (
     RankConfig,
     Start,
     Started,
+    Suspended,
     read_event,
     read_order,
     to_line,
@@ -226,7 +227,7 @@ def test_what_is_no_event_of_a_host_is_told_from_one(line: bytes) -> None:
 
 def test_orders_and_events_of_a_host_come_as_they_were() -> None:
     config = RankConfig(0, "mac1", "uuid", "/tmp/x", "token", "tcp://a", "key", {"mux": 5}, env={"A": "1"})
-    present = Present({"rank 0": 5}, [Ended("rank 1", 6, 0, False)], "abc", 3)
+    present = Present({"rank 0": 5}, [Ended("rank 1", 6, 0, False)], "abc", 3, [5])
     assert read_order(to_line(Start([config]))) == (Start([config]), None, None)
     described = DescribeCluster(
         "id", "main", "ring", 1, ["mac1"], {}, "mac1", "process 7 on laptop", "python", {"rank 0": 5}
@@ -235,6 +236,7 @@ def test_orders_and_events_of_a_host_come_as_they_were() -> None:
     assert read_order(to_line(Ports(3), 7, ("abc", 9))) == (Ports(3), 7, ("abc", 9))
     for event in (
         Started(0, 5),
+        Suspended(5, True),
         present,
         Ended("rank 0", 5, -9, False, "log"),
         HostAnswer(7, [1, 2]),

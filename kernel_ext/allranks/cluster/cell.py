@@ -281,8 +281,9 @@ class Cell:
         message += self._unblocking.stuck_in()
         self.interrupt()
         self.release()
+        interrupted_at = time.monotonic()
         try:
-            self._follow(time.monotonic() + (RELEASE_WITHIN if self._unblocking.releasing else INTERRUPT_WITHIN))
+            self._follow(interrupted_at + (RELEASE_WITHIN if self._unblocking.releasing else INTERRUPT_WITHIN))
         except KeyboardInterrupt:
             pass
         left = sorted(self._outcome.open)
@@ -292,6 +293,7 @@ class Cell:
             message += " " + still_busy(
                 self._monitor.snapshot(),
                 left,
+                after=time.monotonic() - interrupted_at,
                 abortable=self._monitor.breakable,
                 aborted=aborted,
                 tried_for=self._monitor.unblocks_for(),

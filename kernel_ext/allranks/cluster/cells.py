@@ -254,7 +254,7 @@ class Cells:
         if not busy:
             return ""
         tried_for = math.inf if any(cell.unblocks for cell in following) else monitor.unblocks_for()
-        return still_busy(monitor.snapshot(), busy, abortable=monitor.breakable, tried_for=tried_for)
+        return still_busy(monitor.snapshot(), busy, after=within, abortable=monitor.breakable, tried_for=tried_for)
 
     def _wait_for_ends(self, cells: Sequence[Cell]) -> None:
         """Wait, at most `SHOWN_WITHIN`, until the end of each cell is shown and the world re-formed if necessary."""

@@ -122,7 +122,8 @@ class Cluster:
         """Start the ranks and form the world; returns this cluster.
 
         While a scheduler or ipyparallel starts the ranks, `progress` is called with a line of text on what is still
-        missing, and with an empty text at the end. Raises UsageError if this cluster is up or being started, if a
+        missing, and with an empty text at the end. Before other ranks start, it is called with a warning if a host gets
+        more than two ranks per core. Raises UsageError if this cluster is up or being started, if a
         cluster without a notebook has its name, or, with ``keep``, if any running cluster has. Raises CannotStart with
         the reason, and CellInterrupted after Ctrl-C; after either, nothing is left running.
         """

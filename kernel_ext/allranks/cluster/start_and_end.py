@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
+from allranks.check_arguments import slow_text
 from allranks.discovery.running_clusters import RunningCluster, left_behind_on
 from allranks.errors import CannotStart, CellInterrupted, UsageError
 from allranks.head.world.detached_cluster_file import left_behind, read_detached, readable
@@ -61,6 +63,8 @@ class StartAndEnd:
                 if self._live.settings.options.joins:
                     self._gather(ranks, progress)
                 self._choose_backend(ranks)
+                if tries_left == START_TRIES - 1 and not self._live.settings.options.joins:
+                    self._warn_if_slow(ranks, progress)
                 self._refuse_if_down(ranks)
                 ranks.start(self._live.hosts, self._live.backend)
                 self.working_folders = self._where_folder_lacks(ranks)
@@ -110,6 +114,12 @@ class StartAndEnd:
 
             count = spawn_on_engines(asked.ipp_profile, count, how, timeout or 0.0, progress)
         self._live.hosts = ranks.gather(count, JOIN_WITHIN if timeout is None else timeout, progress)
+
+    def _warn_if_slow(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
+        """Report, before the ranks start, the hosts with so many ranks per core that they will be slow."""
+        counts = Counter(host.name for host in self._live.hosts)
+        if text := slow_text(counts, ranks.reached.cores(counts)):
+            progress(text)
 
     def _where_folder_lacks(self, ranks: Ranks) -> str:
         """A sentence on which ranks work in which folder, if a host lacks the notebook's folder; empty otherwise.

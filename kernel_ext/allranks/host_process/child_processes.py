@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from allranks.messages.host_messages import Ended
+from allranks.messages.host_messages import Ended, Suspended
 
 END_AFTER = 2.0
 """Seconds between asking a rank to end and killing it."""
@@ -21,10 +21,12 @@ LAUNCHER_ENDS_WITHIN = 5.0
 
 
 class Children:
-    """The children; `reap` calls `on_end` for each child that has ended."""
+    """The children; `reap` calls `on_end` for each that has ended, `on_suspended` for each suspended or continued."""
 
-    def __init__(self, on_end: Callable[[Ended], None]) -> None:
-        self._on_end = on_end
+    def __init__(self, on_end: Callable[[Ended], None], on_suspended: Callable[[Suspended], None]) -> None:
+        self._on_end, self._on_suspended = on_end, on_suspended
+        self.suspended: set[int] = set()
+        """The pids of the children that are suspended."""
         self._names: dict[int, str] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._ooms = _oom_kills()
@@ -46,11 +48,16 @@ class Children:
     def reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
+            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                (self.suspended.add if os.WIFSTOPPED(status) else self.suspended.discard)(pid)
+                self._on_suspended(Suspended(pid, pid in self.suspended))
+                continue
+            self.suspended.discard(pid)
             name = self._names.pop(pid, "")
             code = os.waitstatus_to_exitcode(status)
             process = self._processes.pop(pid, None)

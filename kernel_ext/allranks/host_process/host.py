@@ -87,13 +87,13 @@ class HostProcess:
     """The host process. `login` is the pid of the sshd through which the head has logged in; None without a login."""
 
     def __init__(self, login: int | None = None) -> None:
-        self._children = Children(self._tell_end)
         self._controller: ControllerChild | None = None
         self._directory: Path | None = None
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._head = HeadConnection()
         self._say = self._head.say
+        self._children = Children(self._tell_end, self._say)
         self._login = login
         self._ended: list[Ended] = []
         self._holder = Holder()
@@ -130,7 +130,8 @@ class HostProcess:
                 self._handle(line)
             if self._head.is_called(ready):
                 self._head.accept()
-                self._say(Present(self._children.pids, self._ended, self._head.head, self._head.received))
+                head, received, suspended = self._head.head, self._head.received, sorted(self._children.suspended)
+                self._say(Present(self._children.pids, self._ended, head, received, suspended))
 
     def _describe(self) -> None:
         try:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,6 +196,14 @@ class Hosts:
         if counts[self.here.name] and self._settings.python_here != self._settings.python:
             platform = replace(platform, other_python=self._settings.python_here)
         return [Site(self.here.name, platform, counts[self.here.name]), *others]
+
+    def cores(self, names: Iterable[str]) -> dict[str, int]:
+        """Map those of `names` that are this machine, or a host that was logged in to, to their number of cores."""
+        known = {self.here.name: os.cpu_count() or 1}
+        for end in self.others.values():
+            if isinstance(end, RemoteHost) and end.prepared is not None:
+                known[end.name] = end.prepared.cores
+        return {name: known[name] for name in names if name in known}
 
     def _platform(self, name: str) -> Platform:
         end = self.others[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextvars
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 from IPython.display import display
 
-from allranks.check_arguments import not_too_many, writable
+from allranks.check_arguments import not_too_many, slow_text, writable
 from allranks.cluster.cell_text import SHOWN
 from allranks.cluster.cluster import Cluster
 from allranks.cluster.live_ranks import no_answer
@@ -22,6 +23,7 @@ from allranks.environments import setup
 from allranks.errors import AllranksError, CannotLoad, CannotSave, CellFailed, CellInterrupted, NoCluster, UsageError
 from allranks.head.cell.unblock_ranks import RELEASE_WITHIN
 from allranks.head.state.shared_advice import dead_too
+from allranks.hosts_from_options import HERE
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import can_ask
 from allranks.notebook.notify import Notifier
@@ -94,7 +96,7 @@ class Verbs:
             with Progress(live=hasattr(self.shell, "kernel")) as progress:
                 self.cluster = cluster.up(progress)
         else:
-            self.cluster = cluster.up()
+            self.cluster = cluster.up(print)
         self.up_with = asked
         self._go_on_watching(cluster)
         if cluster.chosen_because:
@@ -220,6 +222,9 @@ class Verbs:
         cluster = self._need()
         if options.size > cluster.size and cluster.local and not options.yes:
             not_too_many(f"resize {options.size}", options.size, cluster.size)
+        here = {HERE.name: os.cpu_count() or 1}
+        if options.size > cluster.size and cluster.local and (slow := slow_text({HERE.name: options.size}, here)):
+            print(slow)
         print(cluster.resize(options.size, source=options.source, progress=print))
 
     def _rewire(self, options: argparse.Namespace) -> None:

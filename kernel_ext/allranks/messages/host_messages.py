@@ -243,6 +243,14 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Suspended:
+    """A child process was suspended (SIGSTOP, SIGTSTP) or, if not `suspended`, continued (SIGCONT)."""
+
+    pid: int
+    suspended: bool
+
+
+@dataclass(frozen=True)
 class Present:
     """The state of the host, sent to a head that has connected, perhaps again."""
 
@@ -254,6 +262,8 @@ class Present:
     """The head that sent the last request."""
     received: int = 0
     """Number of that request."""
+    suspended: list[int] = field(default_factory=list)
+    """The pids of the processes that are suspended."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +295,9 @@ class Gone:
     """The host process exits; this is its last event."""
 
 
-HostEvent: TypeAlias = Greeting | Prepared | Started | Launched | Present | Ended | Heard | HostAnswer | Trouble | Gone
+HostEvent: TypeAlias = (
+    Greeting | Prepared | Started | Launched | Suspended | Present | Ended | Heard | HostAnswer | Trouble | Gone
+)
 
 _ORDERS = {
     each.__name__: each
@@ -293,7 +305,7 @@ _ORDERS = {
 }
 _EVENTS: dict[str, type[HostEvent]] = {
     each.__name__: each
-    for each in (Greeting, Prepared, Started, Launched, Present, Ended, Heard, HostAnswer, Trouble, Gone)
+    for each in (Greeting, Prepared, Started, Launched, Suspended, Present, Ended, Heard, HostAnswer, Trouble, Gone)
 }
 
 

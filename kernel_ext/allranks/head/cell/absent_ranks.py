@@ -80,7 +80,7 @@ def missing(here: set[int], snapshot: Snapshot, ended: Mapping[int, EndedRank], 
         elif view.rank not in ranks:
             found = _elsewhere(view)
         elif view.state != "waiting" or view.entered < number:
-            found = NOT_YET, view.doing
+            found = NOT_YET, _doing(view)
         else:
             found = (AT_ANOTHER, view.doing) if _kind(view.collective) != kind else None
         if found:
@@ -133,9 +133,22 @@ def _missing_peer(
         elif view.state == "waiting" or not known:
             absence, detail = DOES, f"is {view.doing}"
         else:
-            absence, detail = NOT_RECEIVED_YET if waits_in.op == "send" else NOT_SENT_YET, view.doing
+            absence, detail = NOT_RECEIVED_YET if waits_in.op == "send" else NOT_SENT_YET, _doing(view)
         told.append(f"{rank_label([view.rank])} {absence.of([view.rank], detail)}")
     return "; ".join(told if known else [GROUP_UNKNOWN, *told])
+
+
+def _doing(view: RankView) -> str:
+    """Return what a rank does and where; if its line is not known, why."""
+    why = "its process is suspended" if view.suspended else f"nothing reported for {view.silent} s"
+    if view.state == "stopped":
+        seen = f"last seen at line {view.line}" + (f": {view.source}" if view.source else "")
+        return f"{seen if view.line else 'location not known'}; {why}"
+    if view.doing != "running":
+        return view.doing
+    if view.silent is None and not view.begun:
+        return "yet to begin the cell"
+    return f"running; location not known: {why if view.silent is not None else 'it has not reported one yet'}"
 
 
 def _elsewhere(view: RankView) -> tuple[Absence, str]:

@@ -143,7 +143,9 @@ class StallWatch:
     def _silent(self, view: RankView) -> CellFinding | None:
         if not self._first(view.rank, "silent"):
             return None
-        return CellFinding((view.rank,), "is not responding: its process is stopped or its host is unreachable")
+        why = f"its process is suspended (to continue it: kill -CONT {view.pid} on {view.host})"
+        why = why if view.suspended else "its process is stopped or its host is unreachable"
+        return CellFinding((view.rank,), f"is not responding: {why}")
 
     def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, EndedRank]) -> CellFinding | None:
         here, waits_in = {view.rank for view in group}, group[0].collective

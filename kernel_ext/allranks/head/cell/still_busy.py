@@ -11,31 +11,53 @@ from allranks_backends.views import AT_REST, RankView, Snapshot
 
 WAITED_FOR = 120.0
 """Seconds that a cell, or a request, waits for ranks that still compute a stopped cell."""
-IS_AWAY = "the cell is stopped there when {they} {are} reached again. To replace {them} now: {kill}"
-IS_STOPPED = "{they} {do} not respond: the process is stopped, or the machine is very busy. To replace {them}: {kill}"
-CANNOT = "a call of MLX or C cannot be interrupted, nor can code that catches the stop. The cell ends when that does"
-COMPUTES = f"{CANNOT}, nothing is lost, and the next cell waits for up to {WAITED_FOR / 60:g} min"
+NEXT_WAITS = f"nothing is lost, and the next cell waits for up to {WAITED_FOR / 60:g} min"
+IS_AWAY = "{they} will be interrupted when {they} {are} reached again. Nothing is lost"
+IS_SUSPENDED = "{their} process is suspended: continue it with {cont}. {They} will be interrupted then"
+IS_SILENT = (
+    "{they} {have} reported nothing for {silent} s: the machine is very busy, a call does not release Python's GIL, or "
+    "the connection is slow. The interrupt was sent and takes effect when {they} {respond}"
+)
+CANNOT = (
+    "{they} {were} interrupted, but a call of MLX or C cannot be interrupted, nor can code that catches the stop. "
+    "The cell ends when that does"
+)
+COMPUTES = f"{CANNOT}, {NEXT_WAITS}"
 COMPUTES_IN_BROKEN = f"{CANNOT}. Then %distributed heal replaces what has died"
 WAS_ABORTED = "{their} collectives were aborted. The cell ends in a moment: run the next cell, which waits for that"
 ENDS = "the cell ends in a moment: run the next cell, which waits for that"
 IS_TRIED = "unblocking {them} goes on{seconds}: run the next cell, which waits for that"
 NEIGHBOUR_DIED = "{they} {wait} for a rank that has died. %distributed heal replaces it and ends the wait"
 STUCK = "interrupting did not help. To replace {them}: {kill}"
-_ONE = {"they": "it", "them": "it", "their": "its", "are": "is", "do": "does", "wait": "waits"}
-_SEVERAL = {"they": "they", "them": "them", "their": "their", "are": "are", "do": "do", "wait": "wait"}
+_ONE = {
+    "they": "it",
+    "They": "It",
+    "them": "it",
+    "their": "its",
+    "are": "is",
+    "were": "was",
+    "have": "has",
+    "respond": "responds",
+    "wait": "waits",
+}
+_SEVERAL = {each: each for each in _ONE}
 
 
 def still_busy(
     snapshot: Snapshot,
     left: Sequence[int],
     *,
+    after: float,
     abortable: bool,
     aborted: Collection[int] = (),
     tried_for: float | None = None,
 ) -> str:
-    """``Still busy: rank 1 running line 5: mx.eval(x). A call of MLX or C cannot be interrupted, …``.
+    """``Still busy after 2 s: rank 1 running line 5: mx.eval(x). It was interrupted, but a call of MLX or C …``.
 
-    `abortable`: whether blocked collectives of this world can be aborted; `aborted`: the ranks on which one was.
+    `--kill` is advised only for ranks that are known to run the user's code and for which nothing is tried any more.
+
+    `after`: seconds since these ranks were interrupted; `abortable`: whether blocked collectives of this world can be
+    aborted; `aborted`: the ranks on which one was.
     `tried_for`: seconds for which missing ranks will go on entering the collectives to complete them; infinite if the
     time is not known, None if no rank enters them.
     """
@@ -44,8 +66,10 @@ def still_busy(
     def goes_on(view: RankView) -> str:
         if view.away is not None:
             return IS_AWAY
-        if view.state == "stopped":
-            return IS_STOPPED
+        if view.suspended:
+            return IS_SUSPENDED
+        if view.silent is not None:
+            return IS_SILENT if died else f"{IS_SILENT}; {NEXT_WAITS}"
         if view.state in AT_REST:
             return ENDS
         if view.state == "waiting" and died:
@@ -63,6 +87,16 @@ def still_busy(
     said = []
     for what, ranks in groups.items():
         words = _ONE if len(ranks) == 1 else _SEVERAL
-        text = what.format(kill=kill_text(ranks), seconds=seconds, **words)
+        views = [snapshot.ranks[rank] for rank in ranks]
+        silent = min(view.silent or 0 for view in views)
+        text = what.format(kill=kill_text(ranks), cont=_continue(views), silent=silent, seconds=seconds, **words)
         said.append(f"{rank_label(ranks).capitalize()}: {text}" if len(groups) > 1 else text[0].upper() + text[1:])
-    return f"Still busy: {snapshot.doing(left)}. {'. '.join(said)}."
+    return f"Still busy after {after:.0f} s: {snapshot.doing(left)}. {'. '.join(said)}."
+
+
+def _continue(views: Sequence[RankView]) -> str:
+    """``kill -CONT 4242 on node1 and kill -CONT 17 18 on node2``."""
+    pids: dict[str, list[str]] = {}
+    for view in views:
+        pids.setdefault(view.host, []).append(str(view.pid))
+    return " and ".join(f"kill -CONT {' '.join(each)} on {host}" for host, each in pids.items())

@@ -67,6 +67,8 @@ class Rank:
     """Whether its last cell ended because its collective was aborted."""
     interrupted: bool = False
     """Whether its last cell was interrupted, which is not a failure; False once any rank gets another cell."""
+    suspended: bool = False
+    """Whether its host process has reported that its process is suspended (SIGSTOP)."""
     dead: str | None = None
     """Why it is dead; None while it is alive."""
     entered: int = 0
@@ -102,11 +104,13 @@ class Rank:
 
     @property
     def silent(self) -> bool:
-        """Whether it has sent nothing for `SILENT_AFTER` seconds, counted from its host's return if that is later.
+        """Whether it has sent nothing for `SILENT_AFTER` seconds (see `silent_for`)."""
+        return self.silent_for > SILENT_AFTER
 
-        False before its first message.
-        """
-        return bool(self.received_at) and time.monotonic() - max(self.received_at, self.host_back_at) > SILENT_AFTER
+    @property
+    def silent_for(self) -> float:
+        """Seconds since its last message, or since its host's return if that is later; 0 before its first message."""
+        return time.monotonic() - max(self.received_at, self.host_back_at) if self.received_at else 0.0
 
     @property
     def returning(self) -> bool:
@@ -114,11 +118,13 @@ class Rank:
         return self.dead is None and self.received_at < self.host_back_at > time.monotonic() - RETURNS_WITHIN
 
     def process_is_stopped(self) -> bool:
-        """Whether it is silent because its process is stopped, as far as this machine can tell (`kill -STOP`).
+        """Whether its process is suspended (`kill -STOP`), as far as is known.
 
-        Always False for a rank on another host. A silent rank may also hold the GIL, for instance while it pickles a
-        large value.
+        Ranks of `mpirun` have no host process as their parent: that they are suspended is known only on this machine,
+        once they are silent. A silent rank may also hold the GIL, for instance while it pickles a large value.
         """
+        if self.suspended:
+            return True
         if not self.silent or self.pid is None or self.host != HERE.name:
             return False
         try:
@@ -133,7 +139,7 @@ class Rank:
             return "dead"
         if not self.ready:
             return "starting"
-        if self.silent:
+        if self.silent or self.suspended:
             return "stopped"
         if self.in_debugger:
             return "debugging"

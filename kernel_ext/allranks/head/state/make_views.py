@@ -17,6 +17,9 @@ from .known_rank import Away, Rank
 from .known_world import KnownWorld
 from .shared_advice import HEALS, kill_text
 
+REPORTS_WITHIN = 3.0
+"""Seconds without a report after which a rank is called silent: a rank reports at least every 2 s."""
+
 
 def snapshot_of(world: KnownWorld) -> Snapshot:
     """Return the Snapshot of the world as it is now; the caller holds the lock."""
@@ -52,6 +55,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
     memory = report.memory
     compiler = report.compiler if rank.cell is not None else None
     interrupted = rank.interrupted and rank.state == "idle"
+    reports = rank.dead is None and rank.ready and away is None
     place = rank.debugger if rank.debugger is not None and rank.in_debugger else report
     return RankView(
         rank=rank.rank,
@@ -60,6 +64,7 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
         state=rank.state,
         line=place.line if rank.cell is not None else None,
         source=place.source if rank.cell is not None else None,
+        begun=rank.cell is None or report.cell == rank.cell,
         collective=collective(report.collective) if report.collective else None,
         entered=rank.entered,
         since=time.monotonic() - rank.since if rank.since else None,
@@ -77,6 +82,8 @@ def rank_view(rank: Rank, host: str, times: CollectiveTimes, away: Away | None =
         ),
         stalled=report.stalled,
         compiler=compiler.program if compiler else None,
+        silent=int(rank.silent_for) if reports and rank.silent_for >= REPORTS_WITHIN else None,
+        suspended=reports and rank.process_is_stopped(),
         away=None if away is None or rank.dead is not None else int(time.monotonic() - away.since),
         compiling=compiler.seconds // 5 * 5 if compiler else None,  # so that ranks can share a line of text
         tasks=report.tasks and rank.dead is None,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from allranks.head.state.known_rank import Rank
 from allranks.head.state.monitor import Monitor
 from allranks.hosts.host_end import HostAway, HostBack, HostEnd, HostGone, HostReport, OnEvent, RankLost
 from allranks.hosts.local import LocalHost
-from allranks.messages.host_messages import Ended, Launched, Present, Started
+from allranks.messages.host_messages import Ended, Launched, Present, Started, Suspended
 from allranks.messages.requests import Refuse, Register, Request
 
 WATCHED_FOR = 2.0
@@ -51,8 +51,11 @@ class ProcessEvents:
             case Started(number, pid):
                 if number < len(self._monitor.ranks):  # the world may have shrunk since
                     self._monitor.ranks[number].pid = pid
+            case Suspended(pid, suspended):
+                self._suspended(name, {pid: suspended})
             case Present(processes):
                 self.launcher = processes.get("launcher")
+                self._suspended(name, {pid: pid in event.suspended for pid in processes.values()})
             case Launched(pid):
                 self.launcher = pid
             case Ended():
@@ -73,6 +76,12 @@ class ProcessEvents:
                 how = f"ended with the host process ({self._python_here}), which {_clause(ended_because(code))}"
                 for rank in self._monitor.alive():
                     self._monitor.died(rank.rank, how)
+
+    def _suspended(self, name: str, pids: Mapping[int, bool]) -> None:
+        """Note which of the processes `pids` of a host are suspended."""
+        for rank in self._monitor.ranks:
+            if rank.host == name and rank.pid is not None:
+                rank.suspended = pids.get(rank.pid, rank.suspended)
 
     def repeat(self, others: Iterable[HostEnd]) -> None:
         """For new ranks, handle again that a host process or the controller has ended; `others` are the other hosts."""

@@ -84,7 +84,7 @@ class Reporter:
     def _state(self, now: float, reading: MeterReading) -> State:
         cell, ledger = self._cell, self._ledger
         frame = cell.user_frame() if cell.running else None
-        line, source = cell.line_of(frame) if frame is not None else (None, None)
+        line, source = cell.location(frame) if cell.running else (None, None)
         record = ledger.last()
         at = (frame.f_lasti, id(frame)) if frame is not None else None
         pending = record is not None and cell.may_wait_in(record)

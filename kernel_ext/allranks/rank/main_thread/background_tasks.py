@@ -22,9 +22,13 @@ class Tasks:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
+    def all(self) -> Collection[Task]:
+        """All tasks that are not done, those of Jupyter's packages included."""
+        return asyncio.all_tasks(self._loop)
+
     def pending(self) -> list[Task]:
         """The tasks that the user's code has started and that are not done."""
-        return [task for task in asyncio.all_tasks(self._loop) if _is_users(task)]
+        return [task for task in self.all() if _is_users(task)]
 
     def runs_one_of(self, tasks: Collection[Task]) -> bool:
         """Whether the main thread runs one of these tasks now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import time
 from types import FrameType
 from weakref import WeakSet
@@ -61,6 +62,31 @@ class RunningCell:
         while frame is not None and frame.f_globals is not namespace:
             frame = frame.f_back
         return frame
+
+    def suspended_frame(self) -> FrameType | None:
+        """The frame of the cell's own code that awaits something, as `await asyncio.sleep(1)`; None if none does."""
+        for task in self._tasks.all():
+            coroutine: object = task.get_coro()
+            while coroutine is not None:
+                frame: FrameType | None = getattr(coroutine, "cr_frame", None)
+                if frame is not None and frame.f_code.co_filename == self.file:
+                    return frame
+                coroutine = getattr(coroutine, "cr_await", None)
+        return None
+
+    def location(self, frame: FrameType | None) -> tuple[int | None, str | None]:
+        """The line of the cell that runs in `frame` (see `user_frame`), or that awaits something, and its text.
+
+        If there is neither, the text is the function that the main thread runs instead, without a line.
+        """
+        frame = frame or self.suspended_frame()
+        if frame is not None:
+            return self.line_of(frame)
+        other = self._main.frame()
+        if other is None:
+            return None, None
+        code, file = other.f_code, os.path.basename(other.f_code.co_filename)
+        return None, f"outside the cell's code, in {code.co_name} ({file}:{other.f_lineno})"
 
     def line(self) -> int | None:
         """The line of the cell where the main thread is now; None if it runs no code of the user."""
