@@ -38,6 +38,23 @@ def test_equal_output_becomes_one_block_of_all_ranks() -> None:
     assert said(folded(*[text("a", "b", "c")] * 4)) == [((0, 1, 2, 3), "a b c")]
 
 
+@pytest.mark.parametrize("differs", [0, 1, 4, 5, 6, 20, 21, 30, 99])
+def test_equal_lines_are_one_block_up_to_the_line_that_differs(differs: int) -> None:
+    lines = [f"line {at}" for at in range(100)]
+    other = [*lines[:differs], "other", *lines[differs + 1 :]]
+    blocks = folded(text(*lines), text(*other), text(*lines))
+    assert [(block.ranks, block.content.splitlines()) for block in blocks] == [
+        (ranks, said)
+        for ranks, said in [
+            ((0, 1, 2), lines[:differs]),
+            ((0, 2), [lines[differs]]),
+            ((1,), ["other"]),
+            ((0, 1, 2), lines[differs + 1 :]),
+        ]
+        if said
+    ]
+
+
 def test_differing_items_come_in_rank_order_item_by_item() -> None:
     assert said(folded(text("a0", "b0"), text("a1", "b1"))) == [
         ((0,), "a0"),

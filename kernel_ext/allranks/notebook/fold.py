@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import compress, count, islice
+from operator import ne
 from typing import Any, NamedTuple
 
 from .rank_queue import BlockKind, Item, RankQueue, Rich
@@ -64,20 +65,24 @@ class _Blocks:
             return
         else:
             stream, text = item
+        self._texts_of(ranks, stream).append(text)
+
+    def add_run(self, ranks: tuple[int, ...], own: Sequence[Sequence[Item]]) -> None:
+        """Add consecutive items that are equal on ``ranks``; ``own`` has each rank's copies."""
+        items = own[0]
+        if set(map(type, items)) == {str}:
+            self._texts_of(ranks, "stdout").extend(items)  # type: ignore[arg-type]
+        else:
+            for row in zip(*own, strict=True):
+                self.add(ranks, row[0], row)
+
+    def _texts_of(self, ranks: tuple[int, ...], stream: str) -> list[str]:
+        """The texts of the block that text of ``ranks`` on ``stream`` joins."""
         if ranks != self._ranks or stream != self._stream:
             if self._texts:
                 self.close()
             self._ranks, self._stream = ranks, stream
-        self._texts.append(text)
-
-    def add_run(self, rank: tuple[int], items: Sequence[Item]) -> None:
-        """Add consecutive items of one rank."""
-        self.add(rank, items[0], items[:1])
-        if self._texts and self._stream == "stdout" and set(map(type, items)) == {str}:
-            self._texts.extend(items[1:])  # type: ignore[arg-type]
-        else:
-            for item in items[1:]:
-                self.add(rank, item, (item,))
+        return self._texts
 
     def close(self) -> list[Block]:
         texts = self._texts
@@ -157,11 +162,9 @@ class Fold:
     def _advance(self, present: list[RankQueue], rows: int, out: _Blocks) -> None:
         """Take at least one and at most ``rows`` items off some of the queues, none of which is empty."""
         if same := _equal_rows(present, rows):
-            ranks = tuple([queue.rank for queue in present])
-            for own in zip(*[queue.take(same) for queue in present], strict=True):
-                out.add(ranks, own[0], own)
+            out.add_run(tuple([queue.rank for queue in present]), [queue.take(same) for queue in present])
         elif step := self._rows_in_step(present, rows):
-            _emit_rows(present, [queue.take(step) for queue in present], out)
+            _emit_rows(present, [queue.take(step) for queue in present], bool(self._common), out)
         else:
             going = _extra(present) or present
             _emit_row(going, [queue.take(1)[0] for queue in going], out)
@@ -170,13 +173,13 @@ class Fold:
         """How many of the next ``rows`` items need no aligning, since no other rank has any of them further on."""
         if [queue for queue in queues if queue.look()] or queues != self._compared:
             self._compared = queues
-            self._common, once = set[Item](), set[Item]()
-            for queue in queues:
-                self._common |= once & queue.seen.keys()
-                once |= queue.seen.keys()
+            self._common = _in_common([queue.seen for queue in queues])
         common, size, step = self._common, len(queues), 0
+        rows = min(rows, *[queue.sight_left() for queue in queues])
+        if not common:
+            return rows
         heads = zip(*[queue.items for queue in queues], strict=False)
-        for row in islice(heads, min(rows, *[queue.sight_left() for queue in queues])):
+        for row in islice(heads, rows):
             if row.count(row[0]) != size and not common.isdisjoint(row) and _further_on(queues, row, step, common):
                 break
             step += 1
@@ -184,15 +187,29 @@ class Fold:
 
 
 def _equal_rows(queues: list[RankQueue], rows: int) -> int:
-    """How many of the next ``rows`` items are the same on all queues."""
-    if len(queues) == 1:
-        return rows
-    same, size = 0, len(queues)
-    for row in islice(zip(*(queue.items for queue in queues), strict=False), rows):
-        if row.count(row[0]) != size:
-            break
-        same += 1
+    """How many of the next ``rows`` items are the same on all queues.
+
+    Items are compared as lists, in C, and one by one only where the lists differ.
+    """
+    same, size = 0, 1
+    waiting = [iter(queue.items) for queue in queues]
+    while same < rows:
+        first, *others = [list(islice(items, min(size, rows - same))) for items in waiting]
+        if any(map(first.__ne__, others)):
+            return same + min(next(compress(count(), map(ne, first, other)), len(first)) for other in others)
+        same += len(first)
+        size *= 4
     return same
+
+
+def _in_common(seen: Sequence[dict[Item, int]]) -> set[Item]:
+    """The items that are in at least two of the dicts."""
+    common, once = set[Item](), set[Item]()
+    if len(once.union(*seen)) < sum(map(len, seen)):
+        for each in seen:
+            common |= once & each.keys()
+            once |= each.keys()
+    return common
 
 
 def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common: set[Item]) -> bool:
@@ -204,8 +221,15 @@ def _further_on(queues: list[RankQueue], row: Sequence[Item], step: int, common:
     return False
 
 
-def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], out: _Blocks) -> None:
-    """Emit an equal number of items per queue, row by row; a long run that differs on all ranks comes rank by rank."""
+def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], have_common: bool, out: _Blocks) -> None:
+    """Emit an equal number of items per queue, row by row; a long run that differs on all ranks comes rank by rank.
+
+    ``have_common``: whether any item may be in two of the queues.
+    """
+    if not have_common and len(items[0]) >= APART_FROM:
+        for queue, own in zip(queues, items, strict=True):
+            out.add_run(queue.only, [own])
+        return
     rows = list(zip(*items, strict=True))
     size, begin = len(queues), 0
     while begin < len(rows):
@@ -218,7 +242,7 @@ def _emit_rows(queues: Sequence[RankQueue], items: Sequence[Sequence[Item]], out
                 _emit_row(queues, row, out)
         else:
             for queue, own in zip(queues, items, strict=True):
-                out.add_run(queue.only, own[begin:end])
+                out.add_run(queue.only, [own[begin:end]])
         begin = end
 
 

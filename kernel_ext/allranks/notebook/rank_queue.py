@@ -86,11 +86,15 @@ class RankQueue:
             self.fed_at = now
 
     def take(self, n: int) -> list[Item]:
-        pop = self.items.popleft
         self.taken += n
         while self._arrivals and self._arrivals[0][0] <= self.taken:
             self._arrivals.popleft()
-        return [pop()] if n == 1 else [pop() for _ in range(n)]
+        if n < len(self.items):
+            pop = self.items.popleft
+            return [pop() for _ in range(n)]
+        taken = list(self.items)
+        self.items.clear()
+        return taken
 
     def head_time(self) -> float:
         """When the head arrived; only for a queue with items."""
