@@ -39,14 +39,25 @@ DRAW = """async ([source, frame, views]) => {
 
 
 def drawn(
-    browser: Browser, snapshot: Snapshot, width: int, *, views: Sequence[str] = ("topology",), theme: str = "light"
+    browser: Browser,
+    snapshot: Snapshot,
+    width: int,
+    *,
+    views: Sequence[str] = ("topology",),
+    theme: str = "light",
+    clock: bool = False,
 ) -> Page:
-    """A page of that width with these pictures of `snapshot`; `show` draws another one there."""
+    """A page of that width with these pictures of `snapshot`; `show` draws another one there. `clock`: the test moves
+    the page's clock, which stands still from now on."""
     page = browser.new_page(viewport={"width": width, "height": 900})
+    if clock:
+        page.clock.install(time=0)
     page.set_content(PAGE.format(ground=GROUND[theme], style=(STATIC / "dashboard.css").read_text(encoding="utf-8")))
     source = (STATIC / "dashboard.js").read_text(encoding="utf-8")
     page.evaluate(DRAW, [source, json.dumps(to_dict(snapshot)), list(views)])
     page.wait_for_selector(".arw-root")
+    if clock:
+        page.clock.pause_at(60_000)
     return page
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from allranks_backends.views import RankView, Snapshot
+from allranks_backends.views import Collective, RankView, Snapshot
 from allranks_widgets import Dashboard, from_json
 from allranks_widgets import dashboard as module
 from allranks_widgets._history import SECONDS, RateHistory
@@ -70,6 +70,26 @@ def test_nothing_is_sent_when_only_time_went_on(clock: list[float]) -> None:
         clock[0] += 1
         dashboard.show(later(WAITING, step))
     assert dashboard.sent == 1
+
+
+def test_seconds_of_a_stalled_transfer_or_a_compiler_that_go_on_are_not_sent(clock: list[float]) -> None:
+    dashboard = Dashboard()
+    dashboard.show(WAITING)
+    for step in range(10):
+        clock[0] += 1
+        dashboard.show(later(WAITING, 9, stalled=0.5 + step, away=step, compiler="g++", compiling=step))
+    assert dashboard.sent == 2, "that they began"
+    clock[0] += 1
+    dashboard.show(later(WAITING, 9))
+    assert dashboard.sent == 3, "that they ended"
+
+
+def test_a_wait_that_becomes_a_hang_is_sent(clock: list[float]) -> None:
+    dashboard = Dashboard()
+    for step in range(30):  # 2 s are reached at the tenth
+        clock[0] += 1
+        dashboard.show(later(WAITING, 0.1 * step, collective=Collective(4, "all_sum", (1000,), "float32", 4000)))
+    assert dashboard.sent == 2 and from_json(dashboard.frame).ranks[0].since == pytest.approx(2.0)
 
 
 def test_a_wait_that_begins_anew_is_sent(clock: list[float]) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import anywidget
 import traitlets
 
-from allranks_backends.views import Snapshot
+from allranks_backends.views import RankView, Snapshot
 
 from ._history import RateHistory
 from ._kept import Json, KeptOutput
@@ -42,6 +42,10 @@ FASTEST = 0.1
 """Minimum number of seconds between two frames."""
 BEAT = 1.0
 """Seconds between two messages that only say that the kernel is alive."""
+COUNTED = ("since", "stalled", "away", "compiling")
+"""Fields of a rank that count seconds: they go on while nothing happens, and the page counts on."""
+HANGS_AFTER = 2.0
+"""Seconds in a collective after which the page names the ranks that are missing in it (snapshot.js)."""
 SAVED_EVERY = 10.0
 """Seconds between refreshes of the tables that the notebook saves."""
 MESSAGE_TYPE = "allranks_widget"
@@ -289,18 +293,28 @@ def _shell() -> object:
 
 
 def _changed(before: Snapshot, after: Snapshot) -> bool:
-    """Whether anything but `Snapshot.at` and `RankView.since` changed. A rank whose ``since`` decreased, appeared
-    or disappeared counts as changed."""
+    """Whether anything but `Snapshot.at` and the seconds of `COUNTED` changed."""
     if before.ranks != after.ranks:
         if len(before.ranks) != len(after.ranks):
             return True
         for old, new in zip(before.ranks, after.ranks, strict=True):
             if old == new:
                 continue
-            began_anew = (new.since is None) != (old.since is None) or (new.since or 0.0) < (old.since or 0.0)
-            if began_anew or replace(old, since=new.since) != new:
+            counted = {name: getattr(new, name) for name in COUNTED}
+            if not all(_counts_on(getattr(old, name), seconds) for name, seconds in counted.items()):
+                return True
+            if _hangs(old) != _hangs(new) or replace(old, **counted) != new:
                 return True
     return replace(before, at=after.at, ranks=after.ranks) != after
+
+
+def _counts_on(before: float | None, after: float | None) -> bool:
+    """Whether a count of seconds went on, rather than began, began again or ended."""
+    return before is after is None or (before is not None and after is not None and after >= before)
+
+
+def _hangs(rank: RankView) -> bool:
+    return rank.state == "waiting" and rank.collective is not None and (rank.since or 0.0) >= HANGS_AFTER
 
 
 def _list(batch: list[bytes]) -> bytes:

@@ -16,11 +16,16 @@ import { rankLabel } from "./units.js";
 import { EFFECTS, MEANINGS } from "./words.js";
 
 const PACE = 100; // ms between two drawings
+const FIGURES_PACE = 500; // the same where only figures went on
 const LOST = ["dead", "failed"]; // states to be seen first
 const MOST_NAMED = 8; // of these ranks
 const COUNT_ON = 1000; // ms between two when only time goes on
 
 /** @typedef {import("./types.js").Model} Model */
+/** @typedef {import("./store.js").Change} Change */
+
+/** @param {Set<Change>} changes whether more than output is to be drawn */
+const ofSnapshot = (changes) => changes.has("state") || changes.has("figures");
 
 /** @param {{model: Model}} given */
 function initialize({ model }) {
@@ -47,7 +52,7 @@ function render({ model, el }) {
   const glance = model.get("views").length > 1 && model.get("views").includes("log") ? new Glance() : null;
   root.append(h("div.head", {}, world, states, glance?.node ?? null), silence, advised, notes, said, waiting);
 
-  /** @type {(() => void)[]} */
+  /** @type {((changes: Set<Change>) => void)[]} */
   const parts = [];
   /** @type {HTMLElement[]} */
   const ofRanks = [];
@@ -60,21 +65,25 @@ function render({ model, el }) {
     if (view === "topology") {
       const topology = new Topology(root, store);
       ofRanks.push(section("Topology", topology.node));
-      parts.push(() => topology.update());
+      parts.push((those) => ofSnapshot(those) && topology.update());
     } else if (view === "ranks") {
       const [status, output] = [new Status(store), new Console(store)];
       section("Ranks", status.node, output.node);
       ofRanks.push(status.node);
-      parts.push(() => status.update(), () => output.update());
+      parts.push((those) => {
+        if (ofSnapshot(those)) status.update();
+        if (those.has("output") || those.has("state")) output.update();
+      });
     } else if (view === "throughput") {
       const throughput = new Throughput(store);
       section("Throughput", throughput.node);
-      parts.push(() => throughput.update());
+      parts.push((those) => ofSnapshot(those) && throughput.update());
     } else if (view === "log") {
       const log = new Log(store);
       const part = section("Log", log.node);
       const alone = model.get("views").length === 1;
-      parts.push(() => {
+      parts.push((those) => {
+        if (!ofSnapshot(those)) return;
         hide(part, !alone && !store.curves.version); // among other pictures it comes with the first figure
         log.update();
       });
@@ -119,32 +128,48 @@ function render({ model, el }) {
   };
 
   let last = 0;
+  let lastFigures = 0;
   let frame = 0;
   let timer = 0;
+  let due = Infinity;
+  /** @type {Set<Change>} that are not drawn yet */
+  let changes = new Set();
   const draw = () => {
-    frame = 0;
-    last = performance.now();
-    head();
-    if (store.snapshot || store.output.version) for (const part of parts) part();
+    const those = changes;
+    [changes, frame, due, last] = [new Set(), 0, Infinity, performance.now()];
+    const early = !those.has("state") && last < lastFigures + FIGURES_PACE - PACE;
+    if (early && those.delete("figures")) soon("figures");
+    if (ofSnapshot(those)) {
+      lastFigures = last;
+      head();
+    }
+    if (store.snapshot || store.output.version) for (const part of parts) part(those);
   };
-  const soon = () => {
-    if (frame || timer) return;
-    const wait = PACE - (performance.now() - last);
+  /** @param {Change} change */
+  const soon = (change) => {
+    changes.add(change);
+    if (frame) return;
+    const at = change === "figures" ? lastFigures + FIGURES_PACE : last + PACE;
+    if (at >= due) return;
+    due = at;
+    clearTimeout(timer);
     const ask = () => {
-      timer = 0;
       frame = requestAnimationFrame(draw);
     };
+    const wait = at - performance.now();
     if (wait > 0) timer = window.setTimeout(ask, wait);
     else ask();
   };
+  const again = () => soon("state");
   store.views.add(soon);
   const clock = setInterval(() => {
     const moving = store.silent !== (root.getAttribute("data-silent") === "true") || store.snapshot?.ranks.some((rank) => counts(rank.state ?? ""));
-    if (moving && performance.now() - last >= COUNT_ON - 50 && !document.hidden) soon();
+    if (moving && performance.now() - lastFigures >= COUNT_ON - 50 && !document.hidden) again();
   }, COUNT_ON);
-  const sized = new ResizeObserver(soon);
+  const sized = new ResizeObserver(again);
   sized.observe(root);
-  const stop = followTheme(root, soon);
+  const stop = followTheme(root, again);
+  changes.add("state");
   draw();
   return () => {
     store.views.delete(soon);

@@ -9,7 +9,7 @@ import { figure, rankLabel } from "./units.js";
 
 const HEIGHT = 180;
 const MOST_CHARTS = 12;
-const PACE = 250; // ms between two drawings
+const PACE = 500; // ms between two drawings
 const STEPS = Array.from({ length: 33 }, (_, i) => [1, 2, 5].map((n) => Number(`${n}e${i - 16}`))).flat(); // between two figures
 const WHOLE = STEPS.filter((step) => step >= 1);
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
@@ -23,7 +23,7 @@ export class Log {
     this.by = "range";
     this.scale = "linear";
     this.version = -1;
-    this.drawnAt = 0;
+    this.drawnAt = -PACE;
     this.later = 0;
     /** @type {Map<string, Chart>} */
     this.charts = new Map();

@@ -224,7 +224,7 @@ export class Matrix {
   #read(at) {
     if (at === this.at) return;
     this.at = at;
-    for (const view of this.store.views) view();
+    for (const view of this.store.views) view("state");
   }
 
   /** @param {PointerEvent} event */

@@ -81,6 +81,32 @@ export function worldState(snapshot) {
   return `waiting for ${late.length > MOST_NAMED ? `${late.length} ranks` : rankLabel(late.map((rank) => rank.rank))}`;
 }
 
+/** @type {WeakMap<Snapshot, string>} */
+const standings = new WeakMap();
+
+/**
+ * Whether all that is not a figure is the same in both: who is there, in which state, what is wrong. Figures are what
+ * goes on all the time while ranks run: rates, memory, lines, numbers of collectives.
+ * @param {Snapshot} before
+ * @param {Snapshot} after
+ */
+export const sameStanding = (before, after) => standing(before) === standing(after);
+
+/** @param {Snapshot} snapshot @returns {string} equal where the standing state is */
+function standing(snapshot) {
+  let text = standings.get(snapshot);
+  if (text === undefined) {
+    const { name, backend, state, notes, straggler, hosts, links, ranks, peak } = snapshot;
+    // A rank that trains goes in and out of collectives many times a second.
+    const stateNow = (/** @type {RankView} */ rank) => (stateOf(rank, 0) === "exchanging" ? "running" : rank.state);
+    const each = ranks.map((rank) => [stateNow(rank), rank.host, rank.cause, rank.compiler]);
+    const broken = findings(snapshot).map((one) => one.why).filter(Boolean);
+    text = JSON.stringify([name, backend, state, notes, straggler, hosts?.map((host) => host.name), links?.length, each, broken, peak]);
+    standings.set(snapshot, text);
+  }
+  return text;
+}
+
 /** @typedef {{text: string, kind: "bad" | "wait", button: string, verb: string, ranks: (number | null)[]}} Advice */
 
 /**

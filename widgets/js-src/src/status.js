@@ -110,7 +110,7 @@ export class Status {
       setIcon(sign, this.late.has(number) && now !== "failed" ? "warning" : now);
       say(word, now);
       mark(state, "title", MEANINGS[now] ?? "");
-      const what = told(rank);
+      const what = told(rank, this.store.behind);
       say(doing, what);
       mark(doing, "title", what);
       // A row that has once been of two lines stays so: else what is below would go up and down with every frame.
@@ -125,9 +125,12 @@ export class Status {
   }
 }
 
-/** @param {RankView} rank */
-function told(rank) {
-  const compiles = rank.compiler && `compiling with ${rank.compiler} for ${rank.compiling} s`;
+/**
+ * @param {RankView} rank
+ * @param {number} behind seconds since the snapshot was made
+ */
+function told(rank, behind) {
+  const compiles = rank.compiler && `compiling with ${rank.compiler} for ${Math.floor((rank.compiling ?? 0) + behind)} s`;
   return [compiles, does(rank)].filter(Boolean).join(" · ");
 }
 

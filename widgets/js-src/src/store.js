@@ -3,9 +3,12 @@
 import { Curves } from "./curves.js";
 import { History } from "./history.js";
 import { Output } from "./output.js";
+import { sameStanding } from "./snapshot.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./types.js").Model} Model */
+/** @typedef {"state" | "figures" | "output"} Change what another message brought: `state` for all that is to be seen at
+ *   once, `figures` where only rates, counters and curves went on, `output` where ranks put something out */
 
 const ASK_AGAIN = 3000; // ms
 const SILENT_AFTER = 3000; // ms without a message, where one is due every second
@@ -51,7 +54,7 @@ export class Store {
     this.failed = false;
     this.number = -1; // of the last message of output; -1 until everything has come
     this.answered = false;
-    /** @type {Set<() => void>} */
+    /** @type {Set<(change: Change) => void>} */
     this.views = new Set();
     model.on("change:frame", () => this.#frame());
     model.on("comm_live_update", () => {
@@ -127,13 +130,14 @@ export class Store {
   #frame() {
     const frame = this.model.get("frame");
     if (!frame || !frame.byteLength) return;
+    const [before, silent] = [this.snapshot, this.silent];
     this.snapshot = /** @type {Snapshot} */ (JSON.parse(decode(frame)));
     this.received = this.heard = performance.now();
     this.gone = false;
     this.age = 0;
     this.frames++;
     this.history.add(this.snapshot);
-    this.#tell();
+    this.#tell(!silent && before && sameStanding(before, this.snapshot) ? "figures" : "state");
   }
 
   /**
@@ -155,6 +159,7 @@ export class Store {
       const told = JSON.parse(decode(buffers[0]));
       if (content.do === "output") this.output.take(told);
       else this.curves.add(told);
+      return this.#tell(content.do === "output" ? "output" : "figures");
     } else if (content.do === "all" && (content.page === null || content.page === this.page)) {
       this.history.seed(JSON.parse(decode(buffers[0])));
       if (this.number < 0 || content.number !== this.number) {
@@ -184,7 +189,8 @@ export class Store {
     this.#tell();
   }
 
-  #tell() {
-    for (const view of this.views) view();
+  /** @param {Change} change */
+  #tell(change = "state") {
+    for (const view of this.views) view(change);
   }
 }

@@ -9,6 +9,7 @@ import * as units from "./units.js";
 /** @typedef {import("./store.js").Store} Store */
 
 const HEIGHT = 220;
+const PACE = 1000; // ms between two drawings: the history has one row a second
 const LEAST_SPAN = 30; // seconds of the time axis
 const OPERATIONS = ["operation", "ranks", "calls", "bytes", "smallest – largest", "transfer", "wait"];
 const NOT_TIMED = "timed with --timing only";
@@ -21,7 +22,7 @@ export class Throughput {
     this.by = "total";
     this.key = "";
     this.version = -1;
-    this.drawnAt = 0;
+    this.drawnAt = -PACE;
     this.later = 0;
     /** @type {any} */
     this.plot = null;
@@ -53,15 +54,14 @@ export class Throughput {
     say(this.straggler, snapshot.straggler ?? "");
     hide(this.straggler, !snapshot.straggler);
     const now = performance.now();
-    const pace = this.names.length > 8 ? 1000 : 250;
     clearTimeout(this.later);
     const names = this.#series();
     const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.chart, () => this.update()) || 800));
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
     const key = `${names.join()} ${width} ${theme}`;
     if (!force && history.version === this.version && key === this.key) return;
-    if (!force && now - this.drawnAt < pace) {
-      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
+    if (!force && now - this.drawnAt < PACE) {
+      this.later = window.setTimeout(() => this.update(), PACE - (now - this.drawnAt));
       return;
     }
     this.version = history.version;
