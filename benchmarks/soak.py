@@ -7,7 +7,6 @@ code 1 if anything was wrong.
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import random
 import signal
@@ -21,6 +20,7 @@ from allranks import Cluster
 from allranks.errors import AllranksError
 from allranks_backends.views import AT_REST
 
+from ._drawn import options_of
 from ._faults import Round, Wrong
 from ._leftovers import Leftovers
 from ._processes import nothing_left
@@ -205,7 +205,7 @@ def soak(rounds: int, seed: int, size: int, backend: str, first: int = 1) -> Cou
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _options(arguments)
+    options = options_of(arguments, __doc__, "round", 200, 4)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # `... &` in a script has it ignored; rounds press it
     print(f"{options.rounds} rounds on {options.n} {options.backend} ranks, seed {options.seed}", flush=True)
     with nothing_left():
@@ -222,21 +222,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _replay(options: Any) -> str:
     return f"--rounds {options.rounds} --seed {options.seed} -n {options.n} --backend {options.backend}"
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--rounds", type=int, default=200, metavar="N", help="how many faults (default 200)")
-    parser.add_argument("--seed", type=int, default=None, metavar="S", help="what is drawn (default: by chance)")
-    parser.add_argument("-n", type=int, default=4, help="ranks (default 4)")
-    parser.add_argument("--backend", choices=["ring", "mpi"], default="ring")
-    parser.add_argument("--first", type=int, default=1, metavar="K", help="begin with round K (default 1)")
-    options = parser.parse_args(arguments)
-    if options.n < 2 or options.rounds < 1:
-        parser.error("it takes at least 2 ranks and 1 round")
-    if options.seed is None:
-        options.seed = random.SystemRandom().randrange(10_000)
-    return options
 
 
 if __name__ == "__main__":
