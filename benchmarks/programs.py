@@ -24,7 +24,7 @@ STUCK_AFTER = 150.0
 
 
 def play_all(first: int, count: int, seed: int, size: int, backend: str) -> Counter[str]:
-    """Play the programs and print them; those that went wrong are counted by their mistake."""
+    """Play the programs and print them; count the programs that went wrong by their mistake."""
     wrong: Counter[str] = Counter()
     cluster = Cluster(size, backend=backend, name="programs").up()
     try:
@@ -48,7 +48,7 @@ def play_all(first: int, count: int, seed: int, size: int, backend: str) -> Coun
 
 
 def _goes_on(cluster: Cluster) -> bool:
-    """Whether it takes cells: MPI ends a job whose ranks differ, or leaves ranks where they are."""
+    """Whether the cluster takes cells: MPI ends a job whose ranks differ, or leaves ranks where they are."""
     try:
         return cluster.run("rank", timeout=10).ok
     except AllranksError:

@@ -1,6 +1,6 @@
 """``python -m benchmarks.soak --rounds N --seed S [-n 4] [--backend ring|mpi]``: random faults in random states.
 
-After every round each surviving rank must hold what it held before (arrays by checksum, and by identity where their
+After every round each surviving rank must have its variables (arrays by checksum, and by identity where their
 process lived on), the next collectives must be right, and nothing may have grown. One line a round, a summary, and exit
 code 1 if anything was wrong.
 """
@@ -117,7 +117,7 @@ class Soak:
         cluster.run(SETUP, timeout=CELL_WITHIN).check()
 
     def round(self, number: int) -> tuple[Round, list[tuple[str, str]]]:
-        """Play one round; returns it, and what was wrong: (kind, words)."""
+        """Play one round; returns it, and each mistake: its kind and a sentence."""
         round = Round.draw(random.Random(f"{self._seed}:{number}"), self._cluster.size)
         self._change(number)
         try:
@@ -139,10 +139,10 @@ class Soak:
         self._held = {rank: Held(*each.value) for rank, each in result.items()}
 
     def _fix(self, round: Round) -> list[str]:
-        """Heal where a rank is dead; anything else must have mended itself. Returns what a copy lacks."""
+        """Heal if a rank is dead; otherwise, the next cell must succeed. Returns the variables that a copy lacks."""
         cluster = self._cluster
         if not round.kills:
-            # A world that broke when the prompt was back already is formed anew with the next cell.
+            # A world that broke after the prompt was back is re-formed with the next cell.
             cluster.run("rank", timeout=CELL_WITHIN).check()
             return []
         cluster.heal(source=round.source)
@@ -184,7 +184,7 @@ class Soak:
 
 
 def soak(rounds: int, seed: int, size: int, backend: str, first: int = 1) -> Counter[str]:
-    """Play the rounds and print them; what was wrong is counted by kind."""
+    """Play the rounds and print them; count mistakes by kind."""
     wrong: Counter[str] = Counter()
     with Cluster(size, backend=backend, name="soak") as cluster:
         each = Soak(cluster, seed)
