@@ -1,4 +1,4 @@
-"""``python -m benchmarks._changing PLAN``: one notebook of `benchmarks.changes`; tells what it sees in JSON lines."""
+"""``python -m benchmarks._changing PLAN``: one notebook of `benchmarks.changes`; reports in JSON lines."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def seen(cluster: Cluster) -> dict[str, Any]:
 
 
 def heal(cluster: Cluster) -> list[str]:
-    """Plain `heal` until the world is whole; returns what it said each time."""
+    """Call plain `heal` until the world is whole; returns each result as text."""
     said = []
     for _ in range(TRIES):
         try:
@@ -75,7 +75,7 @@ def heal(cluster: Cluster) -> list[str]:
 
 
 def change(cluster: Cluster, plan: Plan) -> str:
-    """Tell what will be changed, do it, and return what was said."""
+    """Report the planned change, make it, and return its result as text."""
     size, source, kill, argument = cluster.size, None, None, None
     if plan.verb == "heal":
         kill = plan.dice % size

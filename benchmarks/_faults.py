@@ -44,13 +44,13 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Round:
-    """A fault of one rank, and what all were doing."""
+    """A fault of one rank, and the state that all ranks are in when it comes."""
 
     fault: str
     state: str
     victim: int
     turns: int
-    """After so many of the state's turns the victim does what it does."""
+    """Number of turns in the state before the fault."""
     delay: float
     """Seconds after the start of the cell, where the fault comes from outside."""
     again: float | None
@@ -60,7 +60,7 @@ class Round:
 
     @classmethod
     def draw(cls, dice: random.Random, size: int) -> Round:
-        """`size` is that of the world."""
+        """Draw a round for a world of `size` ranks."""
         fault = dice.choice([*FAULTS])
         state = dice.choice([*STATES])
         victim = dice.randrange(size)

@@ -1,4 +1,4 @@
-"""The ratios that are kept with the code (``figures.json``), and those that have become worse than all their rounds."""
+"""The ratios that are kept with the code (``figures.json``), and how new ones compare with them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ._table import Row, Table
 
 FILE = Path(__file__).with_name("figures.json")
 FEWEST = 5
-"""Rounds a figure is the median of, at least."""
+"""Minimum number of rounds for a figure that is their median."""
 
 
 def keep(tables: Iterable[Table], machine: Mapping[str, str], file: Path = FILE) -> list[str]:
-    """Write the ratios of these tables down in place of those that were kept of them; returns their names."""
+    """Replace the kept ratios of these tables by the tables' own; returns the names of the tables."""
     kept = _read(file)
     taken = {"date": date.today().isoformat(), "machine": _kind(machine)}
     found = {table.name: {**taken, "ratios": dict(_ratios(table))} for table in tables}
@@ -26,7 +26,7 @@ def keep(tables: Iterable[Table], machine: Mapping[str, str], file: Path = FILE)
 
 
 def compared(tables: Iterable[Table], machine: Mapping[str, str], file: Path = FILE) -> list[str]:
-    """A line for each ratio that is worse than all rounds of the one kept, and one that says what was compared."""
+    """A line for each ratio that is worse than every round of the kept ratio, then a line on what was compared."""
     kept, worse, same, other = _read(file), list[str](), 0, set[str]()
     for table in tables:
         if (before := kept.get(table.name)) is None:

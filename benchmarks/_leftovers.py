@@ -15,12 +15,12 @@ from allranks import Cluster
 MORE_DESCRIPTORS, MORE_THREADS = 6, 4
 """Allowed above the first count: pools and caches fill while they are used."""
 MORE_MEMORY = 96 << 20
-"""Bytes a process may grow by: a ring keeps 32 MiB a rank and connection, and malloc keeps some of what was freed."""
+"""Bytes by which a process may grow: a ring keeps 32 MiB per rank and connection, and malloc keeps freed memory."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of one process, now."""
+    """What one process uses now."""
 
     descriptors: int
     threads: int
@@ -33,7 +33,7 @@ class Usage:
             return cls(process.num_fds(), process.num_threads(), process.memory_info().rss)
 
     def grown(self, first: Usage) -> list[str]:
-        """In words, what is more than it was at `first`."""
+        """Each figure that has grown since `first`, in words."""
         said = []
         if self.descriptors > first.descriptors + MORE_DESCRIPTORS:
             said.append(f"{first.descriptors} to {self.descriptors} descriptors")

@@ -1,7 +1,7 @@
-"""The timed loop of `allreduce`, and a rank that runs it when told to: `python _loop.py ADDRESS`.
+"""The timed loop of `allreduce`, and a rank that runs it on request: `python _loop.py ADDRESS`.
 
 A rank started directly, by mpirun or by ``mlx.launch`` connects to ADDRESS (a socket of the benchmark's), waits there
-asleep for orders, and answers each with its rate. Imports nothing of allranks.
+asleep for requests, and answers each with its rate. Imports nothing of allranks.
 """
 
 import sys
@@ -24,7 +24,7 @@ def rate(nbytes, calls):
 
 
 def serve(address, backend):
-    """Join the world that the environment describes and obey until told None."""
+    """Join the world that the environment describes, and handle requests until one is None."""
     world = mx.distributed.init(strict=True, backend=backend)
     with Client(address) as connection:
         connection.send(world.rank())

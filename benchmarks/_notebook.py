@@ -34,7 +34,7 @@ class Notebook:
         self.shell, self.cluster = shell, cluster
 
     def cell(self, magic: str, line: str, code: str) -> Done:
-        """Run ``%%magic line`` on ``code``; all that it shows is captured, whoever shows it."""
+        """Run ``%%magic line`` on ``code``, and capture all its output."""
         with capture_output() as captured:
             before = time.perf_counter()
             self.shell.run_cell_magic(magic, line, code)

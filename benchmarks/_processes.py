@@ -17,7 +17,7 @@ MARK = "ALLRANKS_BENCHMARK"
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Mark what is started within, keep its files in a folder of its own, and at the end remove both.
+    """Mark processes started in this context, give them a folder for their files, and at the end remove both.
 
     A termination signal is raised as SystemExit, so that everything is ended then too.
     """
@@ -58,7 +58,7 @@ def carrying(mark: str, variable: str = MARK) -> list[psutil.Process]:
 
 
 def end(processes: Sequence[psutil.Process], patience: float = 5.0) -> None:
-    """Terminate, and kill what is still there after ``patience`` seconds."""
+    """Terminate processes, and kill those still alive after ``patience`` seconds."""
     for process in processes:
         _signal(process, signal.SIGTERM)
     _, alive = psutil.wait_procs(processes, timeout=patience)
@@ -68,7 +68,7 @@ def end(processes: Sequence[psutil.Process], patience: float = 5.0) -> None:
 
 
 def wait_ended(processes: Sequence[psutil.Process], within: float = 10.0) -> None:
-    """Wait until they have ended by themselves; end those that do not."""
+    """Wait for processes to end, and end the processes that still run after `within` seconds."""
     _, alive = psutil.wait_procs(processes, timeout=within)
     end(alive)
 

@@ -161,7 +161,7 @@ def _reduced(op: str, given: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Program:
-    """Cells, and what they must give."""
+    """Cells, and the values that they must set."""
 
     cells: tuple[str, ...]
     mistake: str | None
@@ -181,7 +181,7 @@ class Program:
 
     @classmethod
     def draw(cls, dice: random.Random, size: int, mistakes: Sequence[str] = MISTAKES) -> Program:
-        """`size` is that of the world."""
+        """Draw a program for a world of `size` ranks."""
         statements = _statements(dice, dice.randrange(2, 6))
         mistake = dice.choice(mistakes) if dice.random() < 0.6 else None
         victim, at = dice.randrange(size), dice.randrange(len(statements))
@@ -282,9 +282,9 @@ def _mistaken(mistake: str, each: Statement, follows: Statement | None, victim: 
 
 
 def _cells(blocks: Sequence[tuple[int, str]], statements: Sequence[Statement], ends: Sequence[bool]) -> list[str]:
-    """The blocks in one cell or more: one `ends` after some.
+    """The blocks as one cell or several: a cell ends after each block whose entry in `ends` is true.
 
-    What is left to be evaluated is at the end, in the order of the calls.
+    Results that are still to be evaluated are evaluated at the end, in call order.
     """
     cells, lines, left = list[str](), list[str](), list[str]()
     for number, code in blocks:
@@ -304,7 +304,7 @@ def _other(op: str) -> str:
 
 
 class Screen(Nowhere):
-    """Keeps what is said below a cell, with the ranks it is said of."""
+    """Keeps the text below a cell, with the ranks of each block."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -315,20 +315,20 @@ class Screen(Nowhere):
 
 @dataclass
 class Run:
-    """What became of a program."""
+    """The outcome of a program."""
 
     said: str = ""
     raised: str = ""
     ok: bool = True
     mismatch: bool = False
     named: dict[int, set[str]] = field(default_factory=dict)
-    """Variables that are said to be invalid, by rank."""
+    """Variables reported as invalid, by rank."""
     unmarked: set[int] = field(default_factory=set)
-    """Ranks on which collectives are said to look right and be invalid."""
+    """Ranks reported to have aborted collectives that could not be set to NaN."""
 
 
 def play(cluster: Cluster, program: Program) -> list[str]:
-    """Run it; returns what was wrong about it, in words."""
+    """Run the program; returns each mistake of allranks, in words."""
     cluster.run(PREPARE.format(streams=program.streams), timeout=RIGHT_WITHIN).check()
     run = Run()
     for cell in program.cells:
@@ -442,7 +442,7 @@ def _listing(program: Program) -> str:
 
 
 def _names(victim: int, said: str) -> bool:
-    """Whether `said` names the rank and some line."""
+    """Whether the text names the rank and a line."""
     ranks = set[int]()
     for text in re.findall(r"ranks? ([\d, -]*\d)", said):
         for part in text.split(","):

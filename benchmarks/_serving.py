@@ -1,4 +1,4 @@
-"""Ranks outside allranks that run `_loop` when told to."""
+"""Ranks outside allranks that run `_loop` on request."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from ._processes import wait_ended
 
 RANKS = 2
 WITHIN = 120.0
-"""Seconds ranks get to join, and to answer."""
+"""Timeout, in seconds, for ranks to join, and to answer."""
 
 
 class RanksFailed(RuntimeError):
-    """Ranks that did not come, or did not answer; the message says which and what they said."""
+    """Ranks did not connect or did not answer; the message has their number and output."""
 
 
 Rates = Callable[[int, int], float]
-"""Bytes and calls to calls a second."""
+"""Called with bytes and a number of calls; returns calls per second."""
 
 
 def address(folder: str) -> str:
-    """Where the ranks of `serving` connect to."""
+    """The address to which the ranks of `serving` connect."""
     return os.path.join(folder, "socket")
 
 
 @contextmanager
 def serving(folder: str, starts: Sequence[tuple[Sequence[str], dict[str, str]]]) -> Iterator[Rates]:
-    """Run these command lines, each with what is added to the environment, and end their ranks at last.
+    """Run these command lines, each with variables added to the environment, and end their ranks on exit.
 
     Raises RanksFailed.
     """

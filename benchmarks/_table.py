@@ -76,7 +76,7 @@ class Table:
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: what is unknown is null."""
+    """Replace NaN, which JSON lacks, by null."""
     if isinstance(value, (list, tuple)):
         return [_without_nan(each) for each in value]
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -3,7 +3,7 @@
 The same loop (`_loop.rate`) runs on every side, in the same environment. Our cluster and the ranks started directly
 live side by side and take turns sample by sample; the side whose turn it is not sleeps (waits on a socket), and so does
 this process. ``mlx.launch`` spins on a core of its own while its ranks live, so it runs alone, after the others have
-ended. All are started anew several times, since one process can be luckier than another for as long as it lives.
+ended. All are restarted several times, since one process can be faster than another for as long as it lives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANKS = 2
 SIZES = {"1 KiB": (1 << 10, 2000), "4 MiB": (4 << 20, 40)}
 """Bytes, and calls in a sample."""
 SAMPLES = 8
-"""Samples of each side and size before all are started anew; the round's sample is their median."""
+"""Samples of each side and size before all are restarted; the round's sample is their median."""
 LONGEST = 1.0
 """Seconds a sample may take: where the cores are too few, mlx.launch makes hundreds of times fewer calls."""
 DIRECTLY, LAUNCHED = "started directly", "by mlx.launch"
@@ -116,7 +116,7 @@ def in_a_cell(backend: str) -> Iterator[Rates]:
 
 @contextmanager
 def started_directly(backend: str) -> Iterator[Rates]:
-    """Plain processes; for MPI those of the same mpirun command line."""
+    """Ranks started as plain processes, for MPI by the mpirun command line that allranks uses."""
     with (
         tempfile.TemporaryDirectory(prefix="direct-") as folder,
         serving(folder, direct_starts(backend, folder, _command(folder, backend))) as rates,

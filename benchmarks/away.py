@@ -64,7 +64,7 @@ class Lines(Nowhere):
 
 
 def notebook(hosts: list[str], folder: Path) -> dict[str, str]:
-    """Run the cell until the file ``end`` is there; returns what was wrong, by rank or subject."""
+    """Run the cell until the file ``end`` is there; returns each mistake, by rank or subject."""
     wrong: dict[str, str] = {}
     with Cluster(hosts=hosts, backend="ring", name=folder.name) as cluster:
         shown = Lines(folder / "begun")
@@ -102,7 +102,7 @@ class Away:
             time.sleep(0.1)
 
     def play(self) -> str:
-        """Be away and come back; returns what was wrong."""
+        """Cut the notebook off or stop it, and let it go on; returns the mistake found, or an empty text."""
         if (self._folder / "begun").exists():
             with self._cut_off() if self.kind == "cut off" else self._stopped():
                 time.sleep(self.seconds)

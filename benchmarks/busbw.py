@@ -23,11 +23,11 @@ from .allreduce import RANKS, direct_starts
 
 SIZES = {"64 KiB": 1 << 16, "4 MiB": 4 << 20}
 SECONDS = 0.3
-"""Of timed calls in a sample."""
+"""Seconds of timed calls in a sample."""
 SAMPLES = 6
-"""Samples of each side and size before both worlds are started anew."""
+"""Samples of each side and size before both worlds are restarted."""
 FAR = 0.05
-"""How far from the ranks started directly bench may be, as a share."""
+"""Largest relative difference allowed between bench and the ranks started directly."""
 
 Measured = Callable[[int], float]
 """Bytes to busbw in GB/s."""
@@ -76,7 +76,7 @@ def by_bench(backend: str, seconds: float) -> Iterator[Measured]:
 
 @contextmanager
 def started_directly(backend: str, seconds: float) -> Iterator[Measured]:
-    """Plain processes that run `serve`, wired as those of `allreduce` are."""
+    """Plain processes that run `serve`, wired as in `allreduce`."""
     with tempfile.TemporaryDirectory(prefix="direct-") as folder:
         code = f"import sys\n{inspect.getsource(serve)}\nserve(*sys.argv[1:])"
         command = [sys.executable, "-c", code, address(folder), backend, str(seconds)]

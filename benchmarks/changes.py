@@ -1,10 +1,10 @@
 """``python -m benchmarks.changes --rounds N --seed S [-n 3] [--backend ring|mpi]``: changes that are interrupted.
 
-Each round a notebook attaches to the world of the round before, looks what is there, heals it, gives every rank
-something to hold, and begins a `heal`, `resize` or `rewire`. At a random moment of it stop is pressed, the notebook is
+Each round a notebook attaches to the world of the round before, reads its variables, heals it, sets a variable on
+each rank, and begins a `heal`, `resize` or `rewire`. At a random moment of it stop is pressed, the notebook is
 killed, a rank is stopped for some seconds, another rank dies, or the hosts are out of reach for some seconds.
-Afterwards every rank must hold what it held, or be named as one that does not: by the change, by the state of the
-world, or by the next cell; and plain `heal` must finish it. One line a round, a summary, and exit code 1 if anything
+Afterwards every rank must have its variable, or be reported to lack it: by the change, by the state of the world, or
+by the next cell; and plain `heal` must finish it. One line a round, a summary, and exit code 1 if anything
 was lost unnamed, or less than 95 % were finished.
 """
 
@@ -40,7 +40,7 @@ STUCK_AFTER = 400.0
 """Seconds after which a notebook is given up."""
 FINISHED = 0.95
 NAMED = r"got the variables|empty|no variables|not loaded|lost|died|dead|could not|not responding"
-"""What is said of ranks that do not hold what they held."""
+"""Matches the reports on ranks that lack variables."""
 
 
 class Round:
@@ -100,7 +100,7 @@ class Round:
                     self._hosts.cut_off(False)
 
     def lost(self, seen: dict[str, Any], words: str) -> list[str]:
-        """Ranks that do not hold what they held (or, new, what their source held), and that no word names."""
+        """Ranks that lack their variable (new ranks: their source's), although no report names them."""
         number, source, killed = self.plan.round, self.told["source"], self.told["killed"]
         found = []
         for name, held in seen["held"].items():
@@ -116,7 +116,7 @@ class Round:
 
 
 def named(rank: int, words: str) -> bool:
-    """Whether a sentence says of the rank that it lacks something, is empty, died, or waits for what is saved."""
+    """Whether a sentence reports that the rank lacks variables, died, or has yet to load saved variables."""
     for clause in re.split(r"[;.:]\s", words):
         if not re.search(NAMED, clause):
             continue
@@ -127,7 +127,7 @@ def named(rank: int, words: str) -> bool:
 
 
 def wrong_in(before: Round, now: Round) -> list[str]:
-    """What was lost unnamed in the round `before`, as its own notebook and the next one, which healed, saw it."""
+    """Unreported losses in the round `before`, as seen by its own notebook and by the next one, which healed."""
     wrong, said = list[str](), before.told.get("change", "")
     if "left" in before.told:
         wrong += before.lost(before.told["left"], " ".join([said, *before.told["left"]["words"]]))

@@ -88,7 +88,7 @@ def _printed(shown: str) -> int:
     printed = ranks = 0
     for line in shown.splitlines():
         label, _, text = line.partition(BAR)
-        if label.strip():  # blank where it is that of the line above
+        if label.strip():  # blank if the line above has the same label
             ranks = sum(int(last or first) - int(first) + 1 for first, last in SPAN.findall(label))
         printed += ranks * len(LINE.findall(text))
     return printed

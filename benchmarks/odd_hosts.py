@@ -1,8 +1,8 @@
 """Hosts that are odd in one way each: what `up` and the doctor say, whether they agree, and how long each takes.
 
-The hosts are network namespaces on this machine, and the oddities those of tests/hosts/oddities.py, of which the test
-suite tries some. A line is printed for each. ``python -m benchmarks.odd_hosts [WORDS...]`` tries those whose names have
-one of these words.
+The hosts are network namespaces on this machine. The oddities are in tests/hosts/oddities.py; the test suite tries some
+of them. A line is printed for each. ``python -m benchmarks.odd_hosts [WORDS...]`` tries the oddities whose names
+contain one of these words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._table import Bar, Row, Table
 
 
 def measure(repeat: int | None = None, *, quick: bool = False) -> Table:
-    """Each once; `quick` takes those of the test suite."""
+    """Try each oddity once; `quick` tries only the oddities of the test suite."""
     table = Table("odd-hosts", "two hosts, of which one is odd: `up` and the doctor, and whether they agree")
     if reason := missing() or forbidden():
         table.notes.append(f"Not measured here: {reason}.")
@@ -38,7 +38,7 @@ def measure(repeat: int | None = None, *, quick: bool = False) -> Table:
 
 
 def _tried(*words: str, suite_only: bool = False) -> tuple[list[Outcome], list[str]]:
-    """What came of each, and the names of those that could not be tried here."""
+    """The outcome of each oddity, and the names of oddities that could not be tried here."""
     outcomes, not_tried = [], []
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     with made(2) as hosts:

@@ -1,8 +1,8 @@
-"""What the notebook's page pays: its main thread while a dashboard is fed, and a cell until its output is drawn.
+"""What the notebook's page costs: its main thread while a dashboard is fed, and a cell until its output is drawn.
 
-In JupyterLab, in Chromium. The dashboard gets five frames a second of ranks that train, made in advance; processor time
-is that of the page's main thread, and of the kernel. A cell's time in the page counts from the command to run it until
-what it showed is drawn; the kernel's own time is what ipykernel notes in its replies.
+In JupyterLab, in Chromium. The dashboard gets five frames a second of ranks that train, made in advance. Processor time
+is measured for the page's main thread and for the kernel. A cell's time in the page counts from the command to run it
+until its output is drawn; the kernel's own time is what ipykernel notes in its replies.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ must leave nothing that looks like a number. One line a program, a summary, and 
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import random
 import sys
@@ -16,6 +15,7 @@ from collections import Counter
 from allranks import Cluster
 from allranks.errors import AllranksError
 
+from ._drawn import options_of
 from ._processes import nothing_left
 from ._programs import MISTAKES, Program, play
 
@@ -24,7 +24,7 @@ STUCK_AFTER = 150.0
 
 
 def play_all(first: int, count: int, seed: int, size: int, backend: str) -> Counter[str]:
-    """Play the programs and print them; those that went wrong are counted by their mistake."""
+    """Play the programs and print them; count the programs that went wrong by their mistake."""
     wrong: Counter[str] = Counter()
     cluster = Cluster(size, backend=backend, name="programs").up()
     try:
@@ -48,7 +48,7 @@ def play_all(first: int, count: int, seed: int, size: int, backend: str) -> Coun
 
 
 def _goes_on(cluster: Cluster) -> bool:
-    """Whether it takes cells: MPI ends a job whose ranks differ, or leaves ranks where they are."""
+    """Whether the cluster takes cells: MPI ends a job whose ranks differ, or leaves ranks where they are."""
     try:
         return cluster.run("rank", timeout=10).ok
     except AllranksError:
@@ -56,32 +56,13 @@ def _goes_on(cluster: Cluster) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _options(arguments)
+    options = options_of(arguments, __doc__, "program", 200, 2, f"Mistakes: {', '.join(MISTAKES)}.")
     print(f"{options.programs} programs on {options.n} {options.backend} ranks, seed {options.seed}", flush=True)
     with nothing_left():
         wrong = play_all(options.first, options.programs, options.seed, options.n, options.backend)
     by_mistake = "".join(f", {count} of them {mistake}" for mistake, count in wrong.items())
     print(f"{options.programs} programs: {wrong.total()} wrong{by_mistake}", flush=True)
     return int(bool(wrong))
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.programs",
-        description=(__doc__ or "").partition("\n\n")[2],
-        epilog=f"Mistakes: {', '.join(MISTAKES)}.",
-    )
-    parser.add_argument("--programs", type=int, default=200, metavar="N", help="how many (default 200)")
-    parser.add_argument("--seed", type=int, default=None, metavar="S", help="what is drawn (default: by chance)")
-    parser.add_argument("-n", type=int, default=2, help="ranks (default 2)")
-    parser.add_argument("--backend", choices=["ring", "mpi"], default="ring")
-    parser.add_argument("--first", type=int, default=1, metavar="K", help="begin with program K (default 1)")
-    options = parser.parse_args(arguments)
-    if options.n < 2 or options.programs < 1:
-        parser.error("it takes at least 2 ranks and 1 program")
-    if options.seed is None:
-        options.seed = random.SystemRandom().randrange(10_000)
-    return options
 
 
 if __name__ == "__main__":

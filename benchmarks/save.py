@@ -43,7 +43,7 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
 
 
 def _plain(file: Path, x: np.ndarray) -> float:
-    """Seconds to replace a file, as `save` replaces what it saved before."""
+    """Seconds to replace a file, as `save` replaces an earlier state."""
     new = file.with_suffix(".new")
     began = time.perf_counter()
     with open(new, "wb") as written:

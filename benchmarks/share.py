@@ -45,7 +45,7 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
 
 
 def _first_copy(count: int, size: int) -> tuple[float, float]:
-    """Seconds for so many files of so many bytes to all hosts, and of one `scp` from the same host to one."""
+    """Seconds to share `count` files of `size` bytes with all hosts, and to `scp` them from the same host to one."""
     with made_apart(HOSTS) as apart:
         hosts, (first, second, *_) = apart.hosts, apart.names
         model = apart.home(first) / "model"

@@ -1,13 +1,12 @@
 """``python -m benchmarks.soak --rounds N --seed S [-n 4] [--backend ring|mpi]``: random faults in random states.
 
-After every round each surviving rank must hold what it held before (arrays by checksum, and by identity where their
+After every round each surviving rank must have its variables (arrays by checksum, and by identity where their
 process lived on), the next collectives must be right, and nothing may have grown. One line a round, a summary, and exit
 code 1 if anything was wrong.
 """
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import random
 import signal
@@ -21,6 +20,7 @@ from allranks import Cluster
 from allranks.errors import AllranksError
 from allranks_backends.views import AT_REST
 
+from ._drawn import options_of
 from ._faults import Round, Wrong
 from ._leftovers import Leftovers
 from ._processes import nothing_left
@@ -117,7 +117,7 @@ class Soak:
         cluster.run(SETUP, timeout=CELL_WITHIN).check()
 
     def round(self, number: int) -> tuple[Round, list[tuple[str, str]]]:
-        """Play one round; returns it, and what was wrong: (kind, words)."""
+        """Play one round; returns it, and each mistake: its kind and a sentence."""
         round = Round.draw(random.Random(f"{self._seed}:{number}"), self._cluster.size)
         self._change(number)
         try:
@@ -139,10 +139,10 @@ class Soak:
         self._held = {rank: Held(*each.value) for rank, each in result.items()}
 
     def _fix(self, round: Round) -> list[str]:
-        """Heal where a rank is dead; anything else must have mended itself. Returns what a copy lacks."""
+        """Heal if a rank is dead; otherwise, the next cell must succeed. Returns the variables that a copy lacks."""
         cluster = self._cluster
         if not round.kills:
-            # A world that broke when the prompt was back already is formed anew with the next cell.
+            # A world that broke after the prompt was back is re-formed with the next cell.
             cluster.run("rank", timeout=CELL_WITHIN).check()
             return []
         cluster.heal(source=round.source)
@@ -184,7 +184,7 @@ class Soak:
 
 
 def soak(rounds: int, seed: int, size: int, backend: str, first: int = 1) -> Counter[str]:
-    """Play the rounds and print them; what was wrong is counted by kind."""
+    """Play the rounds and print them; count mistakes by kind."""
     wrong: Counter[str] = Counter()
     with Cluster(size, backend=backend, name="soak") as cluster:
         each = Soak(cluster, seed)
@@ -205,7 +205,7 @@ def soak(rounds: int, seed: int, size: int, backend: str, first: int = 1) -> Cou
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _options(arguments)
+    options = options_of(arguments, __doc__, "round", 200, 4)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # `... &` in a script has it ignored; rounds press it
     print(f"{options.rounds} rounds on {options.n} {options.backend} ranks, seed {options.seed}", flush=True)
     with nothing_left():
@@ -222,21 +222,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _replay(options: Any) -> str:
     return f"--rounds {options.rounds} --seed {options.seed} -n {options.n} --backend {options.backend}"
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--rounds", type=int, default=200, metavar="N", help="how many faults (default 200)")
-    parser.add_argument("--seed", type=int, default=None, metavar="S", help="what is drawn (default: by chance)")
-    parser.add_argument("-n", type=int, default=4, help="ranks (default 4)")
-    parser.add_argument("--backend", choices=["ring", "mpi"], default="ring")
-    parser.add_argument("--first", type=int, default=1, metavar="K", help="begin with round K (default 1)")
-    options = parser.parse_args(arguments)
-    if options.n < 2 or options.rounds < 1:
-        parser.error("it takes at least 2 ranks and 1 round")
-    if options.seed is None:
-        options.seed = random.SystemRandom().randrange(10_000)
-    return options
 
 
 if __name__ == "__main__":

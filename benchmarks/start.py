@@ -71,7 +71,7 @@ def _mpi_rounds(rounds: int) -> tuple[list[float], list[float], str]:
 
 
 class SampleFailed(RuntimeError):
-    """A start did not come to its all_sum; the message is the last that was said."""
+    """A start did not reach its all_sum; the message is its last line of output."""
 
 
 def _sample(side: str, backend: str) -> float:

@@ -426,7 +426,7 @@ def test_a_line_to_add_to_the_table_is_an_entry_of_it(tmp_path: Path):
         ("tests/rank/test_ledger.py::test_a", "kernel_ext/allranks/head/stall.py", False),
         ("tests/rank/test_ledger.py::test_a", "tests/rank/test_ledger.py", True),
         ("tests/rank/test_ledger.py::test_a", "tests/rank/fidelity_probes.py", True),
-        ("tests/rank/test_ledger.py::test_a", "tests/rank/test_order.py", False),
+        ("tests/rank/test_ledger.py::test_a", "tests/rank/test_evaluation_order.py", False),
         ("tests/rank/test_ledger.py::test_a", "kernel_ext/allranks/rank_pdb.py", False),
         ("tests/backends/test_ring.py::test_a", "backends/allranks_backends/plan.py", True),
         ("tests/browser/test_log.py::test_a", "widgets/js-src/src/log.js", True),

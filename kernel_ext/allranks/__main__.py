@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from allranks import __version__
@@ -36,6 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    done: int = options.run(options)
+    return done
+
+
+def _parser() -> argparse.ArgumentParser:
+    from allranks.discovery import clusters_command, discover, doctor
+    from allranks.environments import setup
+    from allranks.probe import probe_command
+
     parser = argparse.ArgumentParser(
         prog="python -m allranks",
         description=DESCRIPTION,
@@ -44,61 +58,61 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"allranks {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    text = "run the quickstart notebook on four local ranks and print its output"
-    commands.add_parser("demo", help=text, description=text.capitalize() + ".")
-    text = "diagnose this machine or other hosts and suggest fixes; exits with 1 if ranks could not run there"
-    check = commands.add_parser("doctor", help=text, description=text.capitalize() + ".")
-    text = "find how hosts are connected, and write a hostfile; exits with 1 if they cannot form a world yet"
-    look = commands.add_parser("discover", help=text, description=text.capitalize() + ".")
-    text = "make environments on hosts that match this one; exits with 1 if a host has none"
-    makes = commands.add_parser("setup", help=text, description=text.capitalize() + ".")
-    text = "list the clusters that run on this machine, or on other hosts, and their notebooks"
-    lists = commands.add_parser("list", help=text, description=text.capitalize() + ".")
-    text = "end a cluster, wherever its notebook is; exits with 1 if ranks may be left"
-    ends = commands.add_parser("down", help=text, description=text.capitalize() + ".")
-    text = "report what this machine's RDMA, GPUs and backends do, to attach to an issue; takes about five minutes"
-    probe = commands.add_parser("probe", help=text, description=text[0].upper() + text[1:] + ".")
-    from allranks.discovery import clusters_command, discover, doctor
-    from allranks.environments import setup
-    from allranks.probe import probe_command as probe_shell
 
-    probe_shell.add_arguments(probe)
-    doctor.add_arguments(check)
-    discover.add_arguments(look)
-    setup.add_arguments(makes)
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.set_defaults(run=run)
+        return command
+
+    add("demo", _demo, "run the quickstart notebook on four local ranks and print its output")
+    text = "diagnose this machine or other hosts and suggest fixes; exits with 1 if ranks could not run there"
+    doctor.add_arguments(add("doctor", _diagnose, text))
+    text = "find how hosts are connected, and write a hostfile; exits with 1 if they cannot form a world yet"
+    discover.add_arguments(add("discover", _look, text))
+    text = "make environments on hosts that match this one; exits with 1 if a host has none"
+    setup.add_arguments(makes := add("setup", _set_up, text))
     makes.add_argument("--json", action="store_true", help="print JSON")
+    lists = add("list", _list, "list the clusters that run on this machine, or on other hosts, and their notebooks")
+    ends = add("down", _end, "end a cluster, wherever its notebook is; exits with 1 if ranks may be left")
     clusters_command.add_arguments(lists, ends)
-    experiment = commands.add_parser("experiment", help="run an experiment, or continue it")
+    text = "report what this machine's RDMA, GPUs and backends do, to attach to an issue; takes about five minutes"
+    probe_command.add_arguments(add("probe", probe_command.main, text))
+    experiment = add("experiment", _experiment, "run an experiment, or continue it")
     experiment.add_argument("file", metavar="FILE", help="the experiment in TOML: see docs/experiments.md")
     experiment.add_argument("--again", choices=["failed", "changed", "all"], help="run these again")
-    options = parser.parse_args(arguments)
-    if options.command is None:
-        parser.print_help()
-        return 0
-    if options.command == "doctor":
-        return _diagnose(options)
-    if options.command == "discover":
-        return _look(options)
-    if options.command == "setup":
-        return _set_up(options)
-    if options.command == "probe":
-        return probe_shell.main(options)
-    if options.command == "down" and options.save is not None:
-        return _save_and_end(options)
-    if options.command in ("list", "down"):
-        try:
-            run = clusters_command.list_clusters if options.command == "list" else clusters_command.end
-            return run(options)
-        except KeyboardInterrupt:
-            print("allranks: stopped. What still runs: allranks list", file=sys.stderr)
-            return 130
-    if options.command == "experiment":
-        from allranks.experiment.toml_file import main as run_experiment
+    return parser
 
-        return run_experiment(options.file, options.again)
+
+def _demo(_: argparse.Namespace) -> int:
     from .demo import demo
 
     return demo()
+
+
+def _experiment(options: argparse.Namespace) -> int:
+    from allranks.experiment.toml_file import main as run_experiment
+
+    return run_experiment(options.file, options.again)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from allranks.discovery.clusters_command import list_clusters
+
+    return _told_of_stop(list_clusters, options)
+
+
+def _end(options: argparse.Namespace) -> int:
+    from allranks.discovery.clusters_command import end
+
+    return _save_and_end(options) if options.save is not None else _told_of_stop(end, options)
+
+
+def _told_of_stop(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        print("allranks: stopped. What still runs: allranks list", file=sys.stderr)
+        return 130
 
 
 def _save_and_end(options: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import anywidget
 import traitlets
@@ -59,7 +59,6 @@ NO_BUNDLE = (
 
 NOTHING_LOGGED = "Nothing has been logged yet: call log(loss=...) in a cell."
 
-Verb = Literal["interrupt", "abort", "heal"]
 Action = Callable[[str, int | None], str | None]
 """Called with a verb and a rank (None for all ranks); the text that it returns or raises is shown."""
 

@@ -1,4 +1,4 @@
-"""Compares the figures of a bench with those of other wirings, and with those of an earlier bench."""
+"""Compares wirings by the figures of one bench, and one bench with an earlier one."""
 
 from __future__ import annotations
 

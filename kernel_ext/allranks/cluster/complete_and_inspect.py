@@ -13,7 +13,7 @@ from allranks.messages.requests import Complete, Inspect, Question
 from .live_ranks import LiveRanks
 
 ANSWER_WITHIN = 1.0
-"""Seconds that a front end waits for completions before it shows only those of the notebook."""
+"""Seconds that a front end waits for completions before it shows only the notebook's own."""
 
 
 def complete(live: LiveRanks, code: str, cursor: int) -> dict[str, Any] | None:

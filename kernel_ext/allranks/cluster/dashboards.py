@@ -35,7 +35,7 @@ class Dashboards:
         return dashboard
 
     def take_from(self, ended: Dashboards) -> None:
-        """Take over the dashboards in `ended`, those of another cluster (see `Cluster.take_dashboards`)."""
+        """Take over the dashboards of another cluster, which has ended (see `Cluster.take_dashboards`)."""
         if not ended._watch.watched:
             return
         from allranks_widgets.dashboard import Dashboard

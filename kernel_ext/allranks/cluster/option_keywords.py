@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class LocalOptions(CellOptions, frozen=True, kw_only=True):
-    """A cell's options, including those that are not sent to the ranks."""
+    """A cell's options, including options that only the notebook uses."""
 
     screen: Screen | None = None
     """Shows the output as it arrives."""

@@ -33,7 +33,7 @@ class ModuleReload:
         """Number of the last reload that all ranks were asked to keep."""
 
     def is_due(self, contents: Contents) -> bool:
-        """Whether the modules among `contents` differ from those that the ranks last reloaded."""
+        """Whether the modules among `contents` have changed since the ranks last reloaded modules."""
         return _modules_in(contents) != self._sources
 
     def reload(self, ranks: Ranks, result: SyncResult) -> None:

@@ -74,7 +74,7 @@ class KeyedListener:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called; stays False if the listener ends by itself after `within` seconds."""
+        """Whether `close` was called; stays False if the listener ends because `within` seconds have passed."""
         return self._closed.is_set()
 
     def close(self) -> None:

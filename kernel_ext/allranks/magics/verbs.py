@@ -77,19 +77,10 @@ class Verbs:
         cluster.notifier = self.notifier
         if up is not None:
             raise self._already_up(up, asked)
-        if cluster.was_left_behind():
-            print(f"{options.name} still runs, and its notebook is gone: taking it over, with all variables.")
-            try:
-                self._attach(options)
-            except NoCluster as error:
-                if cluster.was_left_behind():
-                    raise
-                said = str(error)
-                print(f"{said[0].upper()}{said[1:]} Starting others.")
-            else:
-                self.up_with = asked
-                _say_not_loaded(options)
-                return
+        if cluster.was_left_behind() and self._taken_over(cluster, options):
+            self.up_with = asked
+            _say_not_loaded(options)
+            return
         if asked.joins:
             from allranks.bench.measure import Progress
 
@@ -99,15 +90,7 @@ class Verbs:
             self.cluster = cluster.up(print)
         self.up_with = asked
         self._go_on_watching(cluster)
-        if cluster.chosen_because:
-            print(f"backend: {cluster.chosen_because}")
-        if cluster.chosen_network:
-            print(f"network: {cluster.chosen_network}")
-        if cluster.working_folders:
-            print(f"folders: {cluster.working_folders}")
-        for other in cluster.beside:
-            print(other.beside)
-        display(cluster)  # type: ignore[no-untyped-call]
+        _say_started(cluster)
         _say_times(cluster, options)
         if cluster.auto_sync:
             try:
@@ -116,6 +99,19 @@ class Verbs:
                 print(f"Not synced. {error}")
         self.owes_load = options.load is not None
         self._load_as_up_asks(options)
+
+    def _taken_over(self, cluster: Cluster, options: argparse.Namespace) -> bool:
+        """Take over the ranks of a notebook that is gone. False if they ended meanwhile, so that others can start."""
+        print(f"{options.name} still runs, and its notebook is gone: taking it over, with all variables.")
+        try:
+            self._attach(options)
+        except NoCluster as error:
+            if cluster.was_left_behind():
+                raise
+            said = str(error)
+            print(f"{said[0].upper()}{said[1:]} Starting others.")
+            return False
+        return True
 
     def _load_as_up_asks(self, options: argparse.Namespace) -> None:
         """Load the state that ``--load`` names, unless the ranks were up already.
@@ -538,6 +534,18 @@ def end(cluster: Cluster) -> str:
 def _say_what_comes_first(cluster: Cluster) -> None:
     if (folder := cluster.saves_to) is not None:
         print(f"Waiting until {folder} is saved.")
+
+
+def _say_started(cluster: Cluster) -> None:
+    if cluster.chosen_because:
+        print(f"backend: {cluster.chosen_because}")
+    if cluster.chosen_network:
+        print(f"network: {cluster.chosen_network}")
+    if cluster.working_folders:
+        print(f"folders: {cluster.working_folders}")
+    for other in cluster.beside:
+        print(other.beside)
+    display(cluster)  # type: ignore[no-untyped-call]
 
 
 def _say_times(cluster: Cluster, options: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ Meeting = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Alignment:
-    """How to convert the clock of each host to that of the first host."""
+    """How to convert the clock of each host to the first host's clock."""
 
     offset: Mapping[str, float]
     """Seconds by which a host's clock is ahead of the first host's."""

@@ -117,7 +117,11 @@ def form(
         _stop(answers, monitor, lifeline)
         raise
     monitor.generation, monitor.backend, monitor.state = plan.generation, plan.backend, "whole"
-    joined = [answers[rank.rank].result().answer for rank in monitor.ranks]
+    _take_answers(backend, monitor, lifeline, [answers[rank.rank].result().answer for rank in monitor.ranks])
+
+
+def _take_answers(backend: Backend, monitor: Monitor, lifeline: Lifeline, joined: Sequence[Joined]) -> None:
+    """Note what ranks that have joined can do, and tell each of them how to abort this world's collectives."""
     monitor.revocable = backend.revocable
     monitor.breakable = backend.breakable or all(each.breakable for each in joined)
     monitor.not_breakable = next((each.why_not for each in joined if each.why_not), "")

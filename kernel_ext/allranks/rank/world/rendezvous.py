@@ -57,7 +57,7 @@ class Rendezvous:
         self._port: int | None = None
 
     def entered(self, port: int) -> None:
-        """Note that the ranks to which this one connects have entered ``init``; `port` is that of `MayConnect`.
+        """Note that the ranks to which this one connects have entered ``init``; `port` is the port in `MayConnect`.
 
         Called in the agent's thread.
         """

@@ -56,7 +56,7 @@ def prepared(mx: ModuleType, directory: Path) -> tuple[ModuleType, MpiFunctions]
 
 
 class AbortableMpi:
-    """The MPI state of this process; `communicator` is that of the current world, an mpi4py object."""
+    """The MPI state of this process; `communicator` is the current world's, an mpi4py object."""
 
     def __init__(self, mx: ModuleType, directory: Path) -> None:
         """Prepare MLX and MPI, before the first world. Raises NotInPlace before it has changed anything."""

@@ -137,11 +137,11 @@ def test_a_coroutine_function_is_awaited_there(ring2: Cluster) -> None:
 def test_an_error_points_at_the_functions_own_line(ring2: Cluster) -> None:
     line = fails_on_one.__code__.co_firstlineno + 3
     with pytest.raises(
-        CellFailed, match=rf"^rank 1 raised ValueError: no 4 \(line {line} of test_apply.py\)$"
+        CellFailed, match=rf"^rank 1 raised ValueError: no 4 \(line {line} of test_applied_functions.py\)$"
     ) as caught:
         ring2.apply(fails_on_one, 3)
     error = caught.value.errors[1]
-    assert (error.line, error.place) == (line, "test_apply.py")
+    assert (error.line, error.place) == (line, "test_applied_functions.py")
     shown = uncoloured(error.traceback)
     assert re.search(rf'-> {line} +raise ValueError\(f"no \{{y\}}"\)', shown)
     assert "carry_out" not in shown and "__import__" not in shown and "called_functions.py" not in shown
