@@ -7,6 +7,7 @@ transformation takes longer than the rest of IPython's work for a short cell.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 
@@ -14,7 +15,8 @@ class TransformOnce:
     """Keeps what IPython's shell found out about a cell's text, from `begin` until the cell's code runs."""
 
     def __init__(self, shell: Any) -> None:
-        self._transform, self._awaits = shell.transform_cell, shell.should_run_async
+        self._transform: Callable[[str], str] = shell.transform_cell
+        self._awaits: Callable[..., bool] = shell.should_run_async
         self._keeps = False
         self._texts = dict[str, str]()
         self._answers = dict[str, bool]()
