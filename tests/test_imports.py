@@ -78,7 +78,22 @@ def test_a_cluster_needs_little_before_its_processes_start() -> None:
     """What a script imports before the host process begins is time in which nothing else happens."""
     code = "import sys, json, allranks; allranks.Cluster; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert set(json.loads(run.stdout)).isdisjoint(SLOW_TO_IMPORT - {"zmq", "IPython"})
+    assert set(json.loads(run.stdout)).isdisjoint(SLOW_TO_IMPORT - {"zmq"})
+
+
+def test_ranks_are_imported_without_garbage_collection() -> None:
+    """It is on again for the user's code."""
+    code = (
+        "import gc, sys; from allranks.rank.process.import_engine import import_engine\n"
+        "class Watch:\n"
+        "    seen = []\n"
+        "    def find_spec(self, name, *_): self.seen.append((name.partition('.')[0], gc.isenabled()))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "engine = import_engine()\n"
+        "print([on for name, on in Watch.seen if name == 'ipyparallel'][0], gc.isenabled(), engine.RankEngine.__name__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "False True RankEngine\n"
 
 
 def test_a_rank_starts_without_debugpy_and_its_user_can_import_it(ring2: Cluster) -> None:

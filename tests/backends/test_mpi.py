@@ -18,6 +18,7 @@ import pytest
 from allranks_backends.hostfile import read_hostfile
 from allranks_backends.plan import Host, Platform
 from allranks_backends.protocol import BackendError
+from allranks_backends.runtimes import mpi
 from allranks_backends.runtimes.mpi import MPI, find_mpirun, loads, mpi_library
 from tests.backends.conftest import MLX_LAUNCH
 
@@ -292,6 +293,32 @@ def test_only_an_open_mpi_library_loads(mpirun, tmp_path):
     assert loads(mpi_library(mpirun))
     assert not loads(str(executable(tmp_path / "libmpi.so.40")))
     assert not loads("libno-such-mpi.so")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The programs that are run to find out about Open MPI; nothing is known of it yet."""
+    for each in (mpi._described, mpi._keep_survivors):
+        each.cache_clear()
+    commands, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: (commands.append(command[0]), run(command, **how))[1])
+    yield commands
+    for each in (mpi._described, mpi._keep_survivors):
+        each.cache_clear()
+
+
+@pytest.mark.mpi
+def test_a_start_runs_one_program_to_find_out_about_open_mpi(mpirun, asked):
+    library = mpi_library(mpirun)
+    assert loads(library) and mpi._keep_survivors(mpirun)[0] in ("--continuous", "--enable-recovery")
+    assert loads(library) and mpi._keep_survivors(mpirun)
+    assert asked == ([sys.executable] if Path(library).is_absolute() else [sys.executable, mpirun])
+
+
+def test_a_library_found_by_its_name_does_not_say_which_version_mpirun_is(tmp_path, asked):
+    old = executable(tmp_path / "bin/mpirun")
+    old.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+    assert mpi._keep_survivors(str(old)) == ["--enable-recovery"] and asked == [str(old)]
 
 
 def test_where_it_can_run():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import types
+from collections import deque
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ import numpy
 import pytest
 
 from allranks.rank.collectives import wrap_collectives
+from allranks.rank.collectives.exchanges import exchanged
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.collectives.record import Record
 from allranks.rank.collectives.wrap_collectives import OPERATIONS
@@ -211,3 +213,20 @@ def test_wrong_arguments_raise_what_mlx_raises(arguments: str, ledger: Ledger, u
         raised.append((error.type, str(error.value)))
     assert raised[0] == raised[1]
     assert ledger.last() is None
+
+
+class Unread(deque[Any]):
+    def __iter__(self) -> Any:
+        raise AssertionError("all earlier calls were looked at")
+
+
+def test_the_end_of_a_cell_without_collectives_does_not_look_at_earlier_ones(
+    ledger: Ledger, user_ns: dict[str, Any]
+) -> None:
+    run("for _ in range(5):\n    mx.eval(distributed.all_sum(mx.ones(3)))", user_ns)
+    number = ledger.number
+    ledger.begin_cell(guard=None, ordered=False)
+    expected = ledger.fingerprint(number), ledger.settled(), exchanged(ledger), ledger.calls(ledger.seq)
+    ledger.kinds = Unread(ledger.kinds)
+    assert (ledger.fingerprint(number), ledger.settled(), exchanged(ledger), ledger.calls(ledger.seq)) == expected
+    assert expected == ((0, 0), number, (), [])

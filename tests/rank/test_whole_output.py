@@ -70,6 +70,26 @@ def test_cells_that_print_nothing_take_no_others_place(tmp_path: Path) -> None:
         printed.read(2, 0)
 
 
+def test_a_cell_without_output_costs_the_same_however_many_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed, looked_at = Printed(tmp_path), list[object]()
+    nbytes = module._Text.nbytes.fget
+    monkeypatch.setattr(module._Text, "nbytes", property(lambda text: (looked_at.append(text), nbytes(text))[1]))
+    for cell in range(1, SILENT):
+        looked_at.clear()
+        printed.begin(cell)
+        assert len(looked_at) <= 1
+
+
+def test_a_cell_with_the_number_of_an_earlier_one_replaces_it(tmp_path: Path) -> None:
+    printed = Printed(tmp_path)
+    for cell, text in ((1, "one"), (2, ""), (2, "two"), (3, ""), (1, "new"), (3, "three")):
+        printed.begin(cell)
+        printed.write(text)
+    assert [whole(printed, cell) for cell in (1, 2, 3)] == ["new", "two", "three"]
+
+
 def test_all_cells_before_the_last_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 100)
     printed = Printed(tmp_path)

@@ -27,15 +27,16 @@ LOOPBACK = IPv4Network("127.0.0.0/8")
 ADD_PROCS = 4096
 """Up to this many ranks, each rank knows the addresses of all others from the start."""
 
-# Prints the text by which mlx accepts a library as MPI. MPI allows MPI_Get_library_version before MPI_Init. This code
-# runs in a separate process, so that libmpi and its memory hooks are not loaded into the notebook's process.
-_ASK_LIBRARY = """
+# Prints whether the library was built with fault tolerance (ULFM), and the text by which mlx accepts a library as MPI.
+# MPI allows MPI_Get_library_version before MPI_Init. This code runs in a separate process, so that libmpi and its
+# memory hooks are not loaded into the notebook's process.
+_DESCRIBE = """
 import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
 text = ctypes.create_string_buffer(8192)
-ctypes.CDLL(sys.argv[1]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
-print(text.value.decode())
+library.MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+print(hasattr(library, "MPIX_Comm_revoke"), text.value.decode())
 """
-_ASK_TOLERANT = "import ctypes, sys; print(hasattr(ctypes.CDLL(sys.argv[1]), 'MPIX_Comm_revoke'))"
 
 
 @dataclass(frozen=True)
@@ -185,38 +186,35 @@ def mpi_library(mpirun: str) -> str:
     return str(beside) if beside.exists() else name
 
 
-@lru_cache
 def loads(library: str) -> bool:
     """Whether mlx would accept ``library``: it loads, and it is Open MPI. Takes about 0.1 s the first time."""
-    return "Open MPI" in _answers(_ASK_LIBRARY, library)
+    return "Open MPI" in _described(library)
 
 
-def _answers(code: str, library: str) -> str:
-    ask = [sys.executable, "-I", "-S", "-c", code, library]
+@lru_cache
+def _described(library: str) -> str:
+    """What `_DESCRIBE` prints for this library; empty if the library does not load."""
+    return _output([sys.executable, "-I", "-S", "-c", _DESCRIBE, library])
+
+
+def _output(command: Sequence[str]) -> str:
     try:
-        answer = subprocess.run(ask, check=False, capture_output=True, text=True, timeout=30)
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
 @lru_cache
-def is_tolerant(library: str) -> bool:
-    """Whether this Open MPI was built with fault tolerance (ULFM)."""
-    return _answers(_ASK_TOLERANT, library) == "True"
-
-
-@lru_cache
 def _keep_survivors(mpirun: str) -> list[str]:
     """Return options with which ranks survive the death of another and, with fault tolerance (ULFM), go on with MPI."""
-    try:
-        answer = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True, timeout=30).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        answer = ""
-    found = re.search(r"Open MPI\D*(\d+)", answer)
+    library = mpi_library(mpirun)
+    # A library beside mpirun has the version of mpirun; one that the loader finds by its name may have another.
+    described = _described(library) if Path(library).is_absolute() else _output([mpirun, "--version"])
+    found = re.search(r"Open MPI\D*(\d+)", described)
     if found and int(found[1]) < 5:
         return ["--enable-recovery"]
-    if not is_tolerant(mpi_library(mpirun)):
+    if not _described(library).startswith("True"):
         return ["--continuous"]
     # With mpi_add_procs_cutoff, each rank learns at the start how to reach all others: if it asked later how to
     # reach a dead rank, it would wait indefinitely. --continuous and --with-ft apply to the ranks that mpirun starts.

@@ -16,7 +16,6 @@ from allranks.lifeline.open_questions import Reply
 from allranks.machine.private_files import private_file
 from allranks.messages.requests import PrintedPart, ReadPrinted
 from allranks.notebook.fold import Block, Fold
-from allranks.notebook.output_writer import Writer
 from allranks.notebook.page_room import LONGEST, PageRoom
 from allranks.notebook.safe_text import plain
 from allranks.notebook.stop_button import Stop
@@ -132,6 +131,8 @@ class CellText:
         A file that exists is replaced once the new one is complete. Raises CannotCopy, also if the file cannot be
         written, and CellInterrupted.
         """
+        from allranks.notebook.output_writer import Writer  # imports IPython, which a script need not
+
         writer, fold, count = Writer(self.ranks), Fold(self.ranks, 0.0, 0.0), 0
         left = {rank: self.lines(rank) for rank in self.ranks}
         path = Path(path).expanduser().resolve()

@@ -248,8 +248,9 @@ class HostProcess:
     def _import_for_ranks(self) -> None:
         """Import, once, the modules that forked ranks share."""
         if FORK and not self._imported:
-            from allranks.rank.process import engine  # noqa: F401
+            from allranks.rank.process.import_engine import import_engine
 
+            import_engine()
             gc.collect()
             gc.freeze()  # otherwise the first collection in each rank would copy all these pages
             self._imported = True

@@ -12,11 +12,10 @@ import threading
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from IPython.core.getipython import get_ipython
-from IPython.display import Javascript, display
-
 from allranks.errors import UsageError
 from allranks.units import duration_text
+
+from .ipython_shell import running_shell
 
 WITHIN = 20.0
 """Timeout, in seconds, for a command or a request."""
@@ -84,6 +83,8 @@ class Notifier:
     @staticmethod
     def _run_in_page(script: str) -> None:
         if _has_kernel():
+            from IPython.display import Javascript, display
+
             shown = display(Javascript(script), display_id=True)  # type: ignore[no-untyped-call]
             shown.update({}, raw=True)  # or a saved notebook would run the script again when it is opened
 
@@ -102,7 +103,7 @@ class Notifier:
 
 
 def _has_kernel() -> bool:
-    return hasattr(get_ipython(), "kernel")
+    return hasattr(running_shell(), "kernel")
 
 
 def _is_address(url: str) -> bool:

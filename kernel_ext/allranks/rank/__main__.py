@@ -12,6 +12,7 @@ from pathlib import Path
 
 from allranks.machine.private_files import make_private, offered, redirect_to_log
 from allranks.messages.host_messages import RankConfig
+from allranks.rank.process.import_engine import import_engine
 from allranks.rank.process.join_from_scheduler import FILE_WITHIN, RANK_VARIABLES, join, launched_as, read_join_file
 
 
@@ -45,9 +46,7 @@ def main() -> None:
         sys.exit(f"allranks: rank {config.rank} has been started again meanwhile.")
     make_private(Path(config.directory))
     redirect_to_log(config.directory)
-    from allranks.rank.process.engine import run  # only now: a process that only joins does not need it
-
-    run(config)
+    import_engine().run(config)  # imported only now: a process that only joins does not need it
 
 
 if __name__ == "__main__":

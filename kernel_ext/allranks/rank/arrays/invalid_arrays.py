@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
 from .pending_arrays import MOST_LEAVES, is_pending, pending_names
@@ -26,7 +27,9 @@ ASKED = 8
 PENDING_WITHIN = 0.5
 """Maximum seconds of processor time spent on finding arrays that wait for collectives."""
 
-PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
+PLAIN = frozenset(
+    {int, float, complex, bool, str, bytes, type, type(None), FunctionType, BuiltinFunctionType, ModuleType}
+)
 """Types that hold no array."""
 
 Arrays: TypeAlias = "list[weakref.ref[Array]]"

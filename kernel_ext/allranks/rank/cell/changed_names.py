@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from allranks.messages.events import CellError
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.invalid_arrays import arrays_in
+from allranks.rank.arrays.invalid_arrays import PLAIN, arrays_in
 from allranks.rank.arrays.pending_arrays import names_in, pending_names
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values.describe_variables import is_pending
@@ -46,17 +46,25 @@ class CellNames:
         self._arrays: dict[int, weakref.ref[Array]] = {}
         """Weak references, by ``id``, to the arrays in the user's variables (in containers too) when the cell began."""
         self._said: set[str] = set()
+        self._own: set[str] = set()
+        self._numbered: set[str] = set()
+        """The names seen so far, without and with a number that IPython gives: there are two more for each cell."""
 
     def begin(self) -> None:
         """Bind ``log`` if the name is free, and note the user's names and arrays as a cell begins."""
         user_ns = self._user_ns
         user_ns.setdefault("log", self._given.log)
+        new = user_ns.keys() - self._own - self._numbered
         # With each cell, IPython adds names (`_i7`, `_7`) that it never rebinds.
-        own = {name: value for name, value in user_ns.items() if not _is_numbered(name)}
+        self._numbered.update(filter(_is_numbered, new))
+        self._own |= new - self._numbered
+        own = {name: user_ns.get(name) for name in self._own & user_ns.keys()}
         self._before = {name: (id(value), _reference(value)) for name, value in own.items()}
         self._arrays = {}
         if "mlx.core" in sys.modules:
-            arrays = (array for name, value in own.items() if name[:1] != "_" for array in arrays_in(value))
+            inputs = user_ns.get("_ih")  # `In`: the text of all cells
+            may_hold = [value for name, value in own.items() if name[:1] != "_" and type(value) not in PLAIN]
+            arrays = (array for value in may_hold if value is not inputs for array in arrays_in(value))
             self._arrays = {id(array): weakref.ref(array) for array in arrays}
 
     def was_bound(self, name: str) -> bool:

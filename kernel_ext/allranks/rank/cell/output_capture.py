@@ -21,6 +21,7 @@ from .code_names import CodeNames
 from .rank_comms import Comms
 from .recorder import CellRecorder
 from .stdio import RankStream
+from .transform_once import TransformOnce
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -54,6 +55,7 @@ def divert_cells(
     """
     handlers, shell = kernel.shell_handlers, kernel.shell
     execute, apply = handlers["execute_request"], handlers["apply_request"]
+    text = TransformOnce(shell)
     last: dict[str, Any] = {}
 
     async def execute_request(stream: object, ident: object, parent: Mapping[str, object]) -> None:
@@ -81,6 +83,7 @@ def divert_cells(
             if request.comms:
                 comms.catch_up(request.comms)
             recorder.begin(request, shell.compile.get_code_name(code, code, request.count))
+            text.begin()
             with cell.interrupt.allowed():
                 await kernel.do_execute(code, silent=False)
         except BaseException as error:  # IPython or allranks failed, so the cell did not run to its end

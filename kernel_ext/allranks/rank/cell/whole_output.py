@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -92,25 +93,31 @@ class Printed:
     def __init__(self, folder: Path) -> None:
         self._folder, self._pid = folder, os.getpid()
         self._texts = dict[int, _Text]()
+        self._printed, self._silent = list[int](), deque[int]()
+        """The ended cells in `_texts`, oldest first: those with and those without output."""
+        self._last = 0
         self._now: _Text | None = None
-        """The text of the cell that began last."""
+        """The cell that began last, and its text."""
         self._lock = threading.Lock()
 
     def begin(self, cell: int) -> None:
         """Start the text of a cell, to which all later prints belong, and forget the oldest texts."""
         with self._lock:
-            self._forget(cell)  # a cell of an earlier notebook may have the same number
-            printed = [number for number, text in self._texts.items() if text.nbytes]
-            silent = [number for number in self._texts if number not in printed]
-            while len(printed) >= KEPT or sum(self._texts[each].nbytes for each in printed) > MOST:
-                self._forget(printed.pop(0))
-            for number in silent[:-SILENT]:
-                self._forget(number)
-            self._texts[cell] = self._now = _Text(self._folder)
+            if self._now is not None:
+                (self._printed if self._now.nbytes else self._silent).append(self._last)
+            if cell in self._texts:  # an earlier notebook's
+                self._forget(self._printed if cell in self._printed else self._silent, cell)
+            printed = self._printed
+            while len(printed) >= KEPT or sum([self._texts[each].nbytes for each in printed]) > MOST:
+                self._forget(printed, printed[0])
+            if len(self._silent) > SILENT:
+                self._forget(self._silent, self._silent[0])
+            self._last, self._now = cell, _Text(self._folder)
+            self._texts[cell] = self._now
 
-    def _forget(self, cell: int) -> None:
-        if (text := self._texts.pop(cell, None)) is not None:
-            text.forget()
+    def _forget(self, ended: list[int] | deque[int], cell: int) -> None:
+        ended.remove(cell)
+        self._texts.pop(cell).forget()
 
     def write(self, text: str) -> None:
         if os.getpid() != self._pid:  # a child that the cell has forked: its output is not sent either

@@ -178,10 +178,14 @@ class Ledger(CallCount):
 
     def calls(self, after: int) -> list[LedgerCall]:
         """The calls whose `seq` is above `after`, oldest first, as far as they are kept."""
+        if after >= self.seq:  # as in a cell without collectives
+            return []
         return list(takewhile(lambda call: call.seq > after, self._newest_first()))[::-1]
 
     def kinds_since(self, after: int) -> tuple[int, list[Any]]:
         """The newest `seq`, and the kinds of the calls whose `seq` is above `after`: ten times as fast as `calls`."""
+        if after >= self.seq:
+            return self.seq, []
         seq, kinds = self.seq, list(self.kinds)
         kinds = kinds[max(0, len(kinds) - (seq - after)) :]
         return seq, [call.kind for call in self.calls(after)] if LedgerCall in set(map(type, kinds)) else kinds
@@ -196,6 +200,8 @@ class Ledger(CallCount):
         return records_of(self._shared_calls(number))
 
     def _shared_calls(self, number: int) -> list[LedgerCall]:
+        if number >= self.number:
+            return []
         calls = takewhile(lambda call: call.entered > number, self._newest_first())
         return [call for call in calls if call.kind.shared][::-1]
 

@@ -1,0 +1,52 @@
+"""Has the text of a cell transformed once, and searched once for `await`.
+
+ipykernel (7.4) does both to find out whether the cell awaits. If it does not, IPython (9.18) does both again. The
+transformation takes longer than the rest of IPython's work for a short cell.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+class TransformOnce:
+    """Keeps what IPython's shell found out about a cell's text, from `begin` until the cell's code runs."""
+
+    def __init__(self, shell: Any) -> None:
+        self._transform: Callable[[str], str] = shell.transform_cell
+        self._awaits: Callable[..., bool] = shell.should_run_async
+        self._keeps = False
+        self._texts = dict[str, str]()
+        self._answers = dict[str, bool]()
+        shell.transform_cell, shell.should_run_async = self._transform_once, self._look_once
+        shell.events.register("pre_execute", self._end)
+        # ipykernel reads this signature for each cell; Python does not work it out again if the function has it.
+        run = type(shell).run_cell_async
+        run.__signature__ = inspect.signature(run)
+
+    def begin(self) -> None:
+        """Keep what is found out from here on: a cell is about to run."""
+        self._end()
+        self._keeps = True
+
+    def _end(self) -> None:
+        """Keep nothing any more: the cell's own calls may find other magics and transformers."""
+        self._keeps = False
+        self._texts.clear()
+        self._answers.clear()
+
+    def _transform_once(self, raw_cell: str) -> str:
+        if not self._keeps:
+            return self._transform(raw_cell)
+        if raw_cell not in self._texts:
+            self._texts[raw_cell] = self._transform(raw_cell)
+        return self._texts[raw_cell]
+
+    def _look_once(self, raw_cell: str, *, transformed_cell: str | None = None, **kwargs: Any) -> bool:
+        if not self._keeps or transformed_cell is None or kwargs.get("preprocessing_exc_tuple") is not None:
+            return self._awaits(raw_cell, transformed_cell=transformed_cell, **kwargs)
+        if transformed_cell not in self._answers:
+            self._answers[transformed_cell] = self._awaits(raw_cell, transformed_cell=transformed_cell, **kwargs)
+        return self._answers[transformed_cell]

@@ -1,0 +1,59 @@
+"""What is noted of the user's names as a cell begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from allranks.rank.cell import changed_names
+from allranks.rank.cell.changed_names import CellNames
+from allranks.rank.collectives.ledger import Ledger
+from allranks.rank.metrics.log import LogFunction
+from allranks.rank.world.given_names import GivenNames
+
+
+def names_of(user_ns: dict[str, Any]) -> CellNames:
+    ledger = Ledger()
+    log: LogFunction = lambda **_values: None  # type: ignore[assignment]  # noqa: E731
+    return CellNames(user_ns, GivenNames(user_ns, ledger, log, lambda: None, lambda: None), ledger)
+
+
+def test_names_of_earlier_cells_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at, is_numbered = list[str](), changed_names._is_numbered
+    monkeypatch.setattr(changed_names, "_is_numbered", lambda name: (looked_at.append(name), is_numbered(name))[1])
+    user_ns: dict[str, Any] = {"x": 1, "_i7": "x = 1", "_7": 1}
+    names = names_of(user_ns)
+    names.begin()
+    assert sorted(looked_at) == ["_7", "_i7", "log", "x"]
+    looked_at.clear()
+    user_ns["_i8"] = "y = 2"
+    user_ns["y"] = 2
+    names.begin()
+    assert sorted(looked_at) == ["_i8", "y"]
+
+
+def test_a_name_is_bound_as_before_until_it_is_rebound() -> None:
+    first, second = mx.ones(2), mx.ones(2)
+    user_ns: dict[str, Any] = {"a": first, "held": [second], "f": len, "_i7": "a", "_x": 3}
+    names = names_of(user_ns)
+    names.begin()
+    assert all(names.was_bound(name) for name in user_ns)
+    user_ns["a"] = second
+    del user_ns["_x"]
+    assert not names.was_bound("a") and not names.was_bound("_x") and names.was_bound("held")
+    names.begin()
+    assert names.was_bound("a") and not names.was_bound("_x")
+    user_ns["_x"] = 3
+    assert not names.was_bound("_x")
+    names.begin()
+    assert names.was_bound("_x")
+
+
+def test_arrays_are_noted_in_containers_too_but_not_the_text_of_the_cells() -> None:
+    alone, held, in_history = mx.ones(2), mx.ones(2), mx.ones(2)
+    history: list[Any] = ["", "a = 1", in_history]
+    names = names_of({"a": alone, "held": {"x": [held]}, "In": history, "_ih": history})
+    names.begin()
+    assert {id(alone), id(held)} == names._arrays.keys()
