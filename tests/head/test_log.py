@@ -118,10 +118,13 @@ def test_a_value_is_taken_once_the_code_has_computed_it(ring: Cluster) -> None:
 def test_what_a_broken_off_collective_left_is_not_logged(ring: Cluster) -> None:
     code = """loss = mx.distributed.all_sum(mx.array(7.0))
 log(loss=loss, local=3)
+log(loss=loss)
 mx.eval(loss)"""
     result = blocked(ring, code)
     assert result[0].unblocked and not result[0].ok
     assert ring.logged()["name"].tolist() == ["local"]
+    lost = "not logged: loss (2 times). A collective was aborted before it was evaluated.\n"
+    assert lost in result[0].stderr and "not logged" not in result[1].stderr
 
 
 def test_a_flood_costs_microseconds_a_call_and_what_was_lost_is_counted(ring: Cluster) -> None:

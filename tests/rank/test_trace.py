@@ -79,6 +79,17 @@ def test_what_does_not_fit_is_counted(recorded: trace.Trace) -> None:
     assert (len(marks()), TRACE.dropped) == (trace.LIMIT, 5)
 
 
+def test_marks_and_evaluations_leave_room_for_all_collectives(recorded: trace.Trace) -> None:
+    for _ in range(trace.LIMIT):
+        mark("x")
+        recorded.evaluation(0.0)
+    call = LedgerCall(1, 1, Kind("all_sum", (3,), None, NOWHERE))
+    assert recorded.collective(call, 0.0) is not None and TRACE.dropped == 0
+    for _ in range(trace.LIMIT):
+        recorded.collective(call, 0.0)
+    assert (len(recorded.collectives), TRACE.dropped) == (trace.LIMIT, 1)
+
+
 def test_a_name_is_text(recorded: trace.Trace) -> None:
     with pytest.raises(TypeError, match=r'must be a string, as in mark\("forward"\), not int'):
         mark(3)  # type: ignore[arg-type]

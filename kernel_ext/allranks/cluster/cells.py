@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,7 @@ class Cells:
             self._live.formed_late = ""
             number = next(self._live.cell_numbers)
             if isinstance(runs, PackedCall):
-                self._live.all_replies(self._live.ask_all(KeepCall(number), chosen, runs.buffers), chosen)
+                self._live.all_replies(partial(self._live.ask_all, KeepCall(number), chosen, runs.buffers), chosen)
             with self._live.changing:  # another thread may have changed the world meanwhile
                 monitor = ranks_up.monitor
                 if self._live.ranks is ranks_up and (monitor.state, monitor.generation) == ("whole", generation):

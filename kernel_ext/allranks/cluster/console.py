@@ -18,7 +18,7 @@ def console_command(live: LiveRanks, rank: int) -> str:
             "a console works only if all ranks of the cluster are on this machine. Run cells on rank "
             f"{number} with %%rank {number}, or debug its last error with %distributed debug -r {number}."
         )
-    reply = live.all_replies(live.ask_all(Console(), number), number)[number]
+    reply = live.all_replies(lambda: live.ask_all(Console(), number), number)[number]
     file = reply_or_error(number, reply, "console").answer.file
     install = "" if shutil.which("jupyter-console") else "pip install jupyter-console    # not installed yet\n"
     return f"{install}jupyter console --existing {file}"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -45,11 +46,15 @@ class ValueExchange:
         with self._pushing:
             number, asked = time.time_ns(), dict[int, Future[Reply[Nothing]]]()
             between = Stop(around=True)
+
+            def send() -> dict[int, Future[Reply[Nothing]]]:
+                for ranks, buffers in parts:
+                    asked.update(self._live.ask_all(Push(push=number), ranks, buffers))
+                return asked
+
             try:
                 with between.noted():
-                    for ranks, buffers in parts:
-                        asked |= self._live.ask_all(Push(push=number), ranks, buffers)
-                    replies = self._live.all_replies(asked, chosen, lambda _: NOTHING_SET, between)
+                    replies = self._live.all_replies(send, chosen, lambda _: NOTHING_SET)
                 _refuse_failed(replies, names)
                 if between.pressed:
                     raise CellInterrupted(f"stopped before {rank_label(chosen)} had the new values of {names}")
@@ -69,7 +74,7 @@ class ValueExchange:
         with self._live.starting:  # each cell runs on all ranks either before this or after it
             bound = self._live.ask_all(DecidePush(push=number, bind=True), chosen)
         try:
-            for rank, reply in self._live.all_replies(bound, chosen).items():
+            for rank, reply in self._live.all_replies(lambda: bound, chosen).items():
                 reply_or_error(rank, reply, names)
         except (NoAnswer, WorldBroken, RankError, CellInterrupted) as error:
             done = [rank for rank, each in bound.items() if each.done() and not each.cancelled()]
@@ -90,15 +95,18 @@ class ValueExchange:
         """Same as `pull`; `verb` is the verb of ``%distributed`` that messages name."""
         chosen, others = self._live.choose_ranks(ranks), for_others(verb, name)
         self._live.refuse_dead(chosen, others)
-        between = Stop(around=True)
-        with ExitStack() as to_the_end:
-            with self._live.starting:  # each cell runs on all ranks either before this or after it
-                in_cell = in_steps and bool(self._live.ranks_up().monitor.busy(chosen))
-                if self._live.state == "whole" and len(chosen) < self._live.size and not in_cell:
-                    self._live.refuse_pending(self._live.refuse_if_unable(chosen), chosen, name)
-                to_the_end.enter_context(between.noted())
+        with ExitStack() as until_sent:
+            until_sent.enter_context(self._live.starting)  # each cell runs on all ranks either before this or after it
+            in_cell = in_steps and bool(self._live.ranks_up().monitor.busy(chosen))
+            if self._live.state == "whole" and len(chosen) < self._live.size and not in_cell:
+                self._live.refuse_pending(self._live.refuse_if_unable(chosen), chosen, name)
+
+            def send() -> dict[int, Future[Reply[Nothing]]]:
                 asked = self._live.ask_all(Pull(name, computed_only=in_cell), chosen, in_steps=in_steps)
-            replies = self._live.all_replies(asked, chosen, others, between)
+                until_sent.close()
+                return asked
+
+            replies = self._live.all_replies(send, chosen, others)
         found, absent = {}, []
         for rank, reply in replies.items():
             try:
@@ -133,7 +141,7 @@ class ValueExchange:
 
     def vars(self, *names: str) -> Variables:
         """See `Cluster.vars`."""
-        replies, silent = self._live.replies(self._live.ask_all(Describe(list(names)), None, in_steps=True))
+        replies, silent = self._live.replies(lambda: self._live.ask_all(Describe(list(names)), None, in_steps=True))
         if not replies:
             raise no_answer(silent)
         entries = {rank: reply_or_error(rank, reply, "vars").answer.variables for rank, reply in replies.items()}
@@ -149,11 +157,11 @@ class ValueExchange:
         if ranks is not None and len(chosen) < 2:
             raise UsageError("diff needs at least 2 ranks")
         self._live.refuse_dead(chosen, others)
-        replies = self._live.all_replies(self._live.ask_all(DescribeLeaves(name), chosen), chosen, others)
+        replies = self._live.all_replies(lambda: self._live.ask_all(DescribeLeaves(name), chosen), chosen, others)
         leaves = {rank: reply_or_error(rank, reply, name).answer.leaves for rank, reply in replies.items()}
         differ, said = differing(leaves)
         for path in differ[:MOST_COMPARED]:
-            found = self._live.all_replies(self._live.ask_all(PullLeaf(name, path), chosen), chosen, others)
+            found = self._live.all_replies(partial(self._live.ask_all, PullLeaf(name, path), chosen), chosen, others)
             parts = {
                 rank: pickle_values.unpack(reply_or_error(rank, reply, name).buffers, take=True)
                 for rank, reply in found.items()

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from allranks.cluster_settings import Settings
@@ -34,7 +34,7 @@ from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import Pending, Question
 from allranks.messages.wire import Buffer
 from allranks.notebook.stop_button import Stop, undisturbed
-from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show, wait_for_values
+from allranks.notebook.transfer_progress import SHOW_EVERY, moved_text, wait_and_show
 from allranks_backends.plan import Host, rank_label
 from allranks_backends.views import Snapshot
 
@@ -316,7 +316,7 @@ class LiveRanks:
         *,
         in_steps: bool = False,
     ) -> dict[int, Future[Reply[A]]]:
-        """Send a question to all of `ranks` that are not dead; `all_replies` names the dead ones.
+        """Send a question to all of `ranks` that are not dead; `all_replies`, which calls this, names the dead ones.
 
         Raises NoCluster, UsageError, Busy, CellInterrupted, and WorldBroken if all of `ranks` are dead.
 
@@ -353,25 +353,25 @@ class LiveRanks:
         raise NoAnswer(f"{causes}.{' ' if answered else ''}{answered} {HEALS}.")
 
     def replies(
-        self, asked: Mapping[int, Future[Reply[A]]], between: Stop | None = None
+        self, send: Callable[[], Mapping[int, Future[Reply[A]]]], doing: str = ""
     ) -> tuple[dict[int, Answered[A]], list[int]]:
-        """Return the replies, and the ranks that do not answer.
+        """Ask ranks by calling `send` (see `ask_all`), and wait; return the replies, and the ranks that do not answer.
 
-        Raises WorldBroken if one of these ranks died or was removed meanwhile, or the cluster went down, and
-        CellInterrupted after Ctrl-C, also if `between` has noted one since before the ranks were asked.
+        A notebook shows for each rank what it is `doing`; without that, how much of a large value has been moved.
+        Ctrl-C cancels the requests, also while they are sent. Raises CellInterrupted then, WorldBroken if one of these
+        ranks died or was removed meanwhile, or the cluster went down, and what `send` raises.
         """
-        replies, silent = dict[int, Answered[A]](), list[int]()
-        stop = Stop()
+        replies, silent, asked = dict[int, Answered[A]](), list[int](), dict[int, Future[Reply[A]]]()
+        stop = Stop(around=True)
 
-        def raise_if_pressed() -> None:
-            stop.raise_if_pressed()
-            if between is not None:
-                between.raise_if_pressed()
+        def line(rank: int) -> str:
+            return moved_text(*self._moved(rank)) if not doing else "" if asked[rank].done() else doing
 
         try:
             # If Ctrl-C raised in `concurrent.futures.wait`, locks could stay held and block the lifeline's thread.
             with stop.noted():
-                wait_for_values(asked, self._moved, raise_if_pressed)
+                asked.update(send())
+                wait_and_show(lambda: not wait(asked.values(), SHOW_EVERY).not_done, asked, line, stop.raise_if_pressed)
         except KeyboardInterrupt:
             raise self._stopped(asked) from None
         for rank, answer in asked.items():
@@ -408,25 +408,27 @@ class LiveRanks:
         left = [rank for rank, answer in asked.items() if answer.cancel()]
         done = [rank for rank in asked if rank not in left]
         others = f"; {rank_label(done)} had" if done else ""
-        return CellInterrupted(f"stopped before {rank_label(left)} had answered{others}" if left else "")
+        if left or not done:
+            return CellInterrupted(f"stopped before {rank_label(left) if left else 'a rank'} had answered{others}")
+        return CellInterrupted(f"stopped once {rank_label(done)} had answered")
 
     def all_replies(
         self,
-        asked: Mapping[int, Future[Reply[A]]],
+        send: Callable[[], Mapping[int, Future[Reply[A]]]],
         ranks: Sequence[int] | int | None,
         others: Callable[[Collection[int]], str] = lambda _ranks: "",
-        between: Stop | None = None,
     ) -> dict[int, Answered[A]]:
-        """Return all replies. Raises NoAnswer if some ranks are silent or dead, and what `replies` raises.
+        """Ask `ranks` by calling `send`, and return all replies.
 
-        For `between`, see `replies`. NoAnswer includes the sentence that `others` makes on the ranks that answered.
+        Raises NoAnswer if some ranks are silent or dead, and what `replies` raises. NoAnswer includes the sentence that
+        `others` makes on the ranks that answered.
         """
-        dead = self.dead_among(ranks)
-        replies, silent = self.replies(asked, between)
+        chosen = self.choose_ranks(ranks)
+        replies, silent = self.replies(send)
         if silent:
             raise no_answer(silent, others(replies) if replies else "")
-        if dead:
-            self.refuse_dead(self.choose_ranks(ranks), others)
+        if len(replies) < len(chosen):  # the dead ones were not asked
+            self.refuse_dead(chosen, others)
         return replies
 
 

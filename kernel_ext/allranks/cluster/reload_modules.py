@@ -13,7 +13,6 @@ from allranks.head.world.ranks import Ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import DecideReload, PrepareReload, ReloadPrepared, StopReload
 from allranks.notebook.stop_button import Stop
-from allranks.notebook.transfer_progress import SHOW_EVERY, wait_and_show
 from allranks_backends.plan import alike, rank_label
 
 from .live_ranks import Answered, LiveRanks
@@ -47,15 +46,9 @@ class ModuleReload:
         number, stop = time.time_ns(), Stop(around=True)  # a higher number than in any earlier notebook
         with self._live.changing, stop.noted():
             try:
-                asked = self._live.ask_all(PrepareReload(reload=number, committed=self._committed), None)
-                wait_and_show(
-                    lambda: not wait(asked.values(), SHOW_EVERY).not_done,
-                    asked,
-                    lambda rank: "" if asked[rank].done() else "reloads its modules",
-                    stop.raise_if_pressed,
-                )
-                answers, silent = self._live.replies(asked)
-            except KeyboardInterrupt:
+                question = PrepareReload(reload=number, committed=self._committed)
+                answers, silent = self._live.replies(lambda: self._live.ask_all(question, None), "reloads its modules")
+            except CellInterrupted:
                 self._undo(ranks, number)
                 raise CellInterrupted("stopped while modules were reloaded; all ranks keep those they had") from None
             except BaseException:

@@ -199,13 +199,17 @@ class SaveAndLoad:
             not_saved = _not_saved(savable, wanted, folder, complete)
             _refuse_pending_on_some({rank: set(each.pending) for rank, each in savable.items()})
             everywhere = set.intersection(*(set(each.names) for each in savable.values()))
-            asked = dict[int, Future[Reply[SnapshotTaken]]]()
-            try:
+
+            def ask() -> dict[int, Future[Reply[SnapshotTaken]]]:
+                asked = dict[int, Future[Reply[SnapshotTaken]]]()
                 for rank, each in savable.items():
                     # Variables that exist on all ranks come first, so that their arrays have the same keys.
                     chosen = sorted(each.names, key=lambda name: (name not in everywhere, name))
                     asked |= ranks.ask([rank], TakeSnapshot(version=version, names=chosen))
-                taken = self._answers(ranks, numbers, asked, failed)
+                return asked
+
+            try:
+                taken = self._answers(ranks, numbers, ask, failed)
             except BaseException:
                 self._end_save(ranks, numbers, version, "nothing")
                 raise
@@ -274,13 +278,18 @@ class SaveAndLoad:
 
         With `own`, each rank loads the files of the rank with its number; otherwise, the values are equal on all ranks.
         """
-        asked, stop = dict[int, Future[Reply[LoadPrepared]]](), Stop(in_waits=True)
+        stop = Stop(in_waits=True)
+
+        def ask() -> dict[int, Future[Reply[LoadPrepared]]]:
+            asked = dict[int, Future[Reply[LoadPrepared]]]()
+            for rank, path in paths.items():
+                request = PrepareLoad(path=path, version=manifest.version, names=list(names), own=own)
+                asked |= ranks.ask([rank], request)
+            return asked
+
         try:
             with _adding(NOTHING_LOADED):
-                for rank, path in paths.items():
-                    request = PrepareLoad(path=path, version=manifest.version, names=list(names), own=own)
-                    asked |= ranks.ask([rank], request)
-                loaded = self._answers(ranks, list(paths), asked, failed)
+                loaded = self._answers(ranks, list(paths), ask, failed)
                 _refuse_unloadable(manifest, {rank: each.failed for rank, each in loaded.items()}, failed)
             with _adding("The other ranks may have loaded it."), stop.noted():
                 stop.put_off()
@@ -304,19 +313,24 @@ class SaveAndLoad:
     ) -> dict[int, A]:
         """Ask the `chosen` ranks the question; returns their answers. Raises what `_answers` raises."""
         _refuse_removed(ranks, chosen, failed)
-        return self._answers(ranks, chosen, ranks.ask(chosen, question, buffers), failed)
+        return self._answers(ranks, chosen, lambda: ranks.ask(chosen, question, buffers), failed)
 
     def _answers(
-        self, ranks: Ranks, chosen: Sequence[int], asked: Mapping[int, Future[Reply[A]]], failed: Refusal
+        self, ranks: Ranks, chosen: Sequence[int], ask: Callable[[], Mapping[int, Future[Reply[A]]]], failed: Refusal
     ) -> dict[int, A]:
-        """The answers of the `chosen` ranks. If some fail, raises what `failed` returns for the reasons.
+        """Ask the `chosen` ranks; returns their answers. If some fail, raises what `failed` returns for the reasons.
 
         Raises NoAnswer and WorldBroken for ranks that do not answer or die, and CellInterrupted after Ctrl-C.
         """
-        if len(asked) < len(chosen):
-            self._live.refuse_if_broken(ranks)
+
+        def send() -> Mapping[int, Future[Reply[A]]]:
+            asked = ask()
+            if len(asked) < len(chosen):
+                self._live.refuse_if_broken(ranks)
+            return asked
+
         try:
-            replies = self._live.all_replies(asked, chosen)
+            replies = self._live.all_replies(send, chosen)
         except (UsageError, WorldBroken):
             _refuse_removed(ranks, chosen, failed)
             raise
@@ -351,7 +365,7 @@ class SaveAndLoad:
 
     def _read_manifest(self, ranks: Ranks, path: str, version: str, failed: Refusal) -> tuple[StateManifest, Buffer]:
         """Read the manifest and ``runs.json`` of this version through rank 0."""
-        replies = self._live.all_replies(ranks.ask([0], ReadManifest(path=path, version=version)), [0])
+        replies = self._live.all_replies(lambda: ranks.ask([0], ReadManifest(path=path, version=version)), [0])
         if isinstance(reply := replies[0], RequestFailed):
             raise failed(self._by_rank({0: _reason(reply)}))
         try:

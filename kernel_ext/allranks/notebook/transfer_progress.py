@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from allranks_widgets import human_bytes
 
@@ -14,24 +13,10 @@ from .ipython_shell import running_shell
 if TYPE_CHECKING:
     from allranks.notebook.live_lines import LiveArea
 
-Value = TypeVar("Value")
-
 SHOW_AFTER = 1.0
 """Seconds of waiting before progress is shown."""
 SHOW_EVERY = 0.2
 """Seconds between two updates."""
-
-
-def wait_for_values(
-    answers: Mapping[int, Future[Value]], moved: Callable[[int], tuple[int, int]], go_on: Callable[[], object]
-) -> None:
-    """Wait until all ranks have answered, and show their progress in a notebook.
-
-    `moved` returns, for a rank, the bytes moved so far and their total. `go_on` is called repeatedly and may raise.
-    """
-    wait_and_show(
-        lambda: not wait(answers.values(), SHOW_EVERY).not_done, answers, lambda rank: _line(*moved(rank)), go_on
-    )
 
 
 def wait_and_show(
@@ -56,7 +41,8 @@ def wait_and_show(
             area.want({})
 
 
-def _line(moved: int, total: int) -> str:
+def moved_text(moved: int, total: int) -> str:
+    """``1.2 MB of 80 MB``; empty if nothing large is moved."""
     return f"{human_bytes(moved)} of {human_bytes(total)}" if total else ""
 
 

@@ -11,6 +11,7 @@ import linecache
 import os
 import threading
 import time
+from collections.abc import Sized
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -21,7 +22,10 @@ from allranks.messages.requests import CellTrace, TracedCall, TracedMark
 from .record import NOWHERE, LedgerCall, Record, record_of
 
 LIMIT = 20_000
-"""Maximum number of events kept of a cell on each rank: the first ones, so that all ranks keep the same collectives."""
+"""Maximum number of collectives, of evaluations and of marks that each rank keeps of a cell: the first ones.
+
+Each kind has its own limit, so that all ranks keep the same collectives, even if some mark or evaluate more.
+"""
 LONGEST_NAME = 200
 """Maximum number of characters kept of a mark's name."""
 
@@ -39,7 +43,7 @@ class Trace:
         self.active = False
         self.cell = 0
         self.dropped = 0
-        """Number of events beyond the first `LIMIT`."""
+        """Number of events beyond the first `LIMIT` of their kind."""
         self.began = self.ended = 0.0
         self.collectives: list[Event] = []
         """By collective: the ledger's call, and the times at which it was called, began (its input was computed) and
@@ -47,11 +51,10 @@ class Trace:
         self.evaluations: list[tuple[float, float]] = []
         self.marks: list[Event] = []
         """Name, thread, start, end. The end is None if the mark is a moment, 0.0 if it is a span still open."""
-        self._room = 0
 
     def begin(self, cell: int) -> None:
         """Start tracing `cell`, and drop the events of the cell that was traced before."""
-        self.cell, self.dropped, self._room = cell, 0, LIMIT
+        self.cell, self.dropped = cell, 0
         self.collectives, self.evaluations, self.marks = [], [], []
         self.began, self.ended, self.active = now(), 0.0, True
 
@@ -65,7 +68,7 @@ class Trace:
 
         If the collective has begun, the caller sets the end in the returned event.
         """
-        if not self._has_room():
+        if not self._has_room(self.collectives):
             return None
         event = [call, asked, began, None]
         self.collectives.append(event)
@@ -73,24 +76,23 @@ class Trace:
 
     def evaluation(self, began: float) -> None:
         """Add an ``mx.eval`` or ``mx.async_eval`` that began at `began` and has just returned."""
-        if self._has_room():
+        if self._has_room(self.evaluations):
             self.evaluations.append((began, now()))
 
     def mark(self, name: str) -> Event | None:
         """Add and return a mark for this moment; None if it is not recorded."""
-        if not self._has_room():
+        if not self._has_room(self.marks):
             return None
         event = [name[:LONGEST_NAME], threading.current_thread(), now(), None]
         self.marks.append(event)
         return event
 
-    def _has_room(self) -> bool:
+    def _has_room(self, events: Sized) -> bool:
         if not self.active:
             return False
-        if self._room <= 0:
+        if len(events) >= LIMIT:
             self.dropped += 1
             return False
-        self._room -= 1
         return True
 
     def of_cell(self, cell: int, file: str | None) -> CellTrace | None:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allranks.lifeline.rank_end import RankLifeline
@@ -68,6 +68,9 @@ class Log:
         self._failed: dict[str, str] = {}
         """The first error of each name whose value MLX could not compute in this cell."""
         self._left: dict[str, int] = {}
+        """By name, how many values still waited for a collective when they were given up."""
+        self._aborted: dict[str, int] = {}
+        """By name, how many values were held when a collective was aborted."""
         self.function = self._make()
 
     def _make(self) -> LogFunction:
@@ -145,8 +148,7 @@ class Log:
     def _hold(self, step: float, at: float, name: str, array: Array) -> None:
         self._held.append((step, at, name, array))
         if len(self._held) > MOST_HELD:
-            name = self._held.pop(0)[2]
-            self._left[name] = self._left.get(name, 0) + 1
+            _count(self._left, [self._held.pop(0)])
 
     def _settle(self, *, over: bool = False) -> None:
         """Log held values that the code has evaluated; if the cell is `over`, all that do not wait for a collective.
@@ -155,6 +157,7 @@ class Log:
         """
         held, self._held = self._held, []
         if self._broken():  # values that were evaluated after the abort are invalid
+            _count(self._aborted, held)
             return
         arrays = [array for *_, array in held]
         # `waiting` may draw the graph, which takes too long for each call.
@@ -177,22 +180,27 @@ class Log:
         if first:  # for later calls, `tick` has returned when the next message is due
             self._lifeline.wake()
 
-    def end_cell(self) -> str:
-        """Finish a cell, in the main thread; return a message about values that were not logged, else empty."""
+    def end_cell(self, *, failed: bool) -> str:
+        """Finish a cell, in the main thread; return a message about values that were not logged, else empty.
+
+        If the cell has `failed`, only values of aborted collectives are named: the code did not come to the others.
+        """
         self._next_step, self._of = 0.0, None  # all ranks start the next cell at step 0
         self._settle(over=True)
-        for _step, _at, name, _array in self._held:
-            self._left[name] = self._left.get(name, 0) + 1
+        _count(self._left, self._held)
         self._held.clear()
         left, self._left = self._left, {}
-        failed, self._failed = self._failed, {}
-        told = "".join(f"not logged: {name}. MLX could not compute it: {why}\n" for name, why in failed.items())
+        aborted, self._aborted = self._aborted, {}
+        wrong, self._failed = self._failed, {}
+        told = f"not logged: {_named(aborted)}. A collective was aborted before it was evaluated.\n" if aborted else ""
+        if failed:
+            return told
+        told += "".join(f"not logged: {name}. MLX could not compute it: {why}\n" for name, why in wrong.items())
         if not left:
             return told
-        said = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in left.items())
         return (
-            f"{told}not logged: {said}. It needs a collective, which all ranks must enter: evaluate it on all ranks "
-            "(mx.eval or .item()) before the cell ends.\n"
+            f"{told}not logged: {_named(left)}. It needs a collective, which all ranks must enter: evaluate it on all "
+            "ranks (mx.eval or .item()) before the cell ends.\n"
         )
 
     def forget_told(self) -> None:
@@ -224,6 +232,17 @@ class Log:
         if calls:
             self._lifeline.send(LogCalls(first, tuple(calls)))
         return bool(calls)
+
+
+def _count(counts: dict[str, int], held: Iterable[tuple[float, float, str, Array]]) -> None:
+    """Add held values to `counts`, by name."""
+    for _step, _at, name, _array in held:
+        counts[name] = counts.get(name, 0) + 1
+
+
+def _named(counts: Mapping[str, int]) -> str:
+    """``loss, total (3 times)``."""
+    return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in counts.items())
 
 
 def _number(name: str, value: Any) -> float:
