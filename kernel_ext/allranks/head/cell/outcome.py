@@ -109,6 +109,8 @@ class Outcome:
                     prints = [text for text in prints if not RING_NOISE.fullmatch(text)]
                     result._text["stderr"] += prints
                     item = ("text", "stderr", prints)
+                case ("bar", "stdout" | "stderr" as stream, str(text), _):
+                    result._text[stream].append(text)
                 case ("error", _, CellError() as error):
                     self._note_peer_loss(rank, error)
                     if result.unblocked:
