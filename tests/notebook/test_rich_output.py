@@ -150,6 +150,23 @@ def test_escape_codes_of_a_rank_cannot_steer_the_notebook(notebook: Notebook) ->
     assert cell.stdout == "ranks 0-3 │ clean red\n"
 
 
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [
+        ("size = 'mine'", "size is now your own variable"),
+        ("breakpoint()", "breakpoint() was skipped"),
+        (
+            "import threading\nthread = threading.Thread(target=breakpoint)\nthread.start()\nthread.join()",
+            "breakpoint() was skipped",
+        ),
+    ],
+)
+def test_a_note_of_allranks_is_not_on_error_red(notebook: Notebook, code: str, note: str) -> None:
+    cell = notebook.ok(f"%%distributed\n{code}")
+    assert f"ranks 0-3 │ {note}" in cell.stdout
+    assert cell.stderr == ""
+
+
 def test_stderr_is_marked_and_in_order(notebook: Notebook) -> None:
     cell = notebook.ok(
         "%%distributed\nimport sys\nprint('one')\nprint('two', file=sys.stderr)\nprint('three')\n"

@@ -12,7 +12,8 @@ from allranks.messages.wire import dict_from_json, to_json
 
 from .measures import LedgerEntry
 
-Stream = Literal["stdout", "stderr"]
+Stream = Literal["stdout", "stderr", "note"]
+"""``note``: a sentence of allranks, which is not an error."""
 BundleKind = Literal["display", "update", "result"]
 Item: TypeAlias = "tuple[object, ...]"
 """An item of output outside of messages: its kind, then its content (see `unpacked`)."""
@@ -99,7 +100,7 @@ def _packed(item: Sequence[object]) -> Iterable[OutputItem]:
                     yield from (FinishedBar(stream, str(bar), bar.seconds) for bar in run)
                 else:
                     yield Text(stream, list(run))
-        case ["text", "stdout" | "stderr" as stream, list(prints)]:
+        case ["text", "stdout" | "stderr" | "note" as stream, list(prints)]:
             yield Text(stream, prints)
         case ["error", CellError() as error]:
             yield Raised(error)

@@ -87,9 +87,9 @@ class OutputBuffer:
             self._to_keep: list[str] = []
             self._size_to_keep = 0
             """The text not yet given to `printed`, and its length."""
-            self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
+            self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": [], "note": []}
             """Pieces of an unfinished print; empty outside `_settle`."""
-            self._unfinished: dict[Stream, Unfinished] = {"stdout": Unfinished(), "stderr": Unfinished()}
+            self._unfinished: dict[Stream, Unfinished] = {stream: Unfinished() for stream in self._begun}
             self._live: dict[Stream, str] = {}
             self._tail: deque[Item] = deque()
             self._tail_bytes = 0
@@ -101,7 +101,7 @@ class OutputBuffer:
             self.nbytes = 0
 
     def write(self, stream: Stream, text: str) -> None:
-        """Take text printed on ``stdout`` or ``stderr``."""
+        """Take text printed on ``stdout`` or ``stderr``, or whole lines of a ``note``."""
         self._written.append((stream, text))
         if len(self._written) > WAITING or len(text) > LARGE:
             with self._lock:

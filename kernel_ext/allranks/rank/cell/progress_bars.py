@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.messages.events import OverwrittenLine
 
+from .stdio import note
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
@@ -81,7 +83,7 @@ def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
         def __init__(self, *args: object, **kwargs: object) -> None:
             if not TextBar._told and not kwargs.get("disable"):
                 TextBar._told = True
-                print(AS_TEXT, file=sys.stderr)
+                note(AS_TEXT)
             kwargs.pop("display", None)
             if isinstance(kwargs.get("ncols"), str):  # a width of the page, such as "100%"
                 del kwargs["ncols"]
