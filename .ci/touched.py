@@ -40,6 +40,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     "tests/test_benchmarks.py": ("benchmarks",),
     "tests/test_ci.py": (".ci", "tests/unsteady.md"),
     "tests/test_demo.py": (f"{KERNEL_EXT}/demo.py", "notebooks/quickstart.ipynb"),
+    "tests/test_docs_output.py": ("README.md", "docs", f"{KERNEL_EXT}/notebook"),
     "tests/test_environment.py": ("pyproject.toml", "environment.yml", "docs/conda"),
     "tests/test_frames.py": ("tests/frames.py",),
     "tests/test_imports.py": ("kernel_ext", "backends", "widgets"),

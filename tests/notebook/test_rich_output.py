@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from allranks.notebook.safe_text import plain
 from tests.jupyter import Notebook
 from tests.needs import need
 
@@ -88,16 +94,39 @@ def test_clear_output_of_one_rank_leaves_the_others(notebook: Notebook) -> None:
     assert "first 2" not in cell.stdout
 
 
-def test_a_tqdm_bar_ends_as_one_line(notebook: Notebook) -> None:
-    pytest.importorskip("tqdm")
+BARS = {
+    "tqdm": "from tqdm import tqdm\nbar = tqdm(range(30), desc='steps', mininterval=0)",
+    "tqdm in a format of its own": "from tqdm import tqdm\n"
+    "bar = tqdm(range(30), desc='steps', mininterval=0, bar_format='{desc} {n} of {total} in {elapsed_s} s')",
+    "text": "def text():\n    for n in range(31):\n        print(f'\\rsteps {n}/30 {rank}.5 s', end='')\n"
+    "        yield\n    print()\nbar = text()",
+    "rich": "from rich.progress import track\nbar = track(range(30), 'steps')",
+}
+
+
+@pytest.mark.parametrize("kind", BARS)
+def test_the_finished_bars_of_all_ranks_are_one_line_that_names_the_slowest(
+    notebook: Notebook, tmp_path: Path, kind: str
+) -> None:
+    need(kind == "text" or importlib.util.find_spec(kind.split()[0]), f"{kind} is not installed")
     cell = notebook.ok(
-        "%%distributed\nfrom tqdm import tqdm\nimport time\n"
-        "for _ in tqdm(range(30), desc='steps', mininterval=0, bar_format='{desc} {n_fmt}/{total_fmt}'):\n"
-        "    time.sleep(0.002)\nprint('after')"
+        f"%%distributed\nimport pathlib, time\n{BARS[kind]}\nfolder = pathlib.Path({str(tmp_path)!r})\n"
+        "mx.eval(mx.distributed.all_sum(mx.ones(1)))\n"
+        "for step, _ in enumerate(bar):\n"
+        "    while rank == 2 and step == 29 and len(list(folder.iterdir())) < 3: time.sleep(0.02)\n"
+        "    time.sleep(1.2 * (rank == 2 and step == 29))\n"
+        "if rank != 2: (folder / str(rank)).touch()\n"
+        "print('after')"
     )
-    assert {line.partition("│ ")[2] for line in cell.stderr.splitlines()} == {"steps 30/30"}, cell.all
-    assert cell.stderr.count("steps") <= 4, "one line a rank, or fewer where they fold"
+    lines = [line for output in cell.outputs for line in shown_text(output).splitlines() if "steps" in line]
+    assert len(lines) == 1, cell.all
+    assert re.fullmatch(r"ranks 0-3 │ steps.* \(slowest: rank 2\)", plain(lines[0]))
+    assert "steps" not in cell.stderr, "it is no error"
     assert cell.by_rank == dict.fromkeys(range(4), "after\n")
+
+
+def shown_text(output: Mapping[str, Any]) -> str:
+    return str(output.get("text") or output.get("data", {}).get("text/plain", ""))
 
 
 def test_tqdm_auto_does_without_widgets(notebook: Notebook) -> None:
@@ -119,6 +148,23 @@ def test_escape_codes_of_a_rank_cannot_steer_the_notebook(notebook: Notebook) ->
     raw = "".join(output["text"] for output in cell.outputs)
     assert "\x1b[2J" not in raw and "\x1b]" not in raw and "\x1b[31mred" in raw
     assert cell.stdout == "ranks 0-3 │ clean red\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [
+        ("size = 'mine'", "size is now your own variable"),
+        ("breakpoint()", "breakpoint() was skipped"),
+        (
+            "import threading\nthread = threading.Thread(target=breakpoint)\nthread.start()\nthread.join()",
+            "breakpoint() was skipped",
+        ),
+    ],
+)
+def test_a_note_of_allranks_is_not_on_error_red(notebook: Notebook, code: str, note: str) -> None:
+    cell = notebook.ok(f"%%distributed\n{code}")
+    assert f"ranks 0-3 │ {note}" in cell.stdout
+    assert cell.stderr == ""
 
 
 def test_stderr_is_marked_and_in_order(notebook: Notebook) -> None:

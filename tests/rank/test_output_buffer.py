@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allranks.messages.events import Bundle, CellError, FinishedBar, OutputItem, Raised, Text, packed
 from allranks.rank.cell import output_buffer
 from allranks.rank.cell.output_buffer import LIVE_AFTER, OutputBuffer, sendable
 from allranks.rank.cell.unfinished_line import overlaid
@@ -72,6 +73,66 @@ def test_an_unfinished_line_is_shown_live_once_it_stands(monkeypatch: pytest.Mon
     assert output.take() == ([], None)
     output.write("stdout", "\r100%\n")
     assert output.take() == ([("text", "stdout", ["100%\n"])], {})
+
+
+BAR = [FinishedBar("stderr", "100%\n", 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("writes", "sent"),
+    [
+        (["\r  0%", "\r 50%", "\r100%", "\n"], BAR),
+        (["0%\r50%\r", "100%\r\n"], BAR),
+        (["\r0%\r50%\r100%\n"], BAR),
+        (["\r\x1b[2K50%", "\r100%\n\x1b[?25h"], BAR),
+        (["0%", "\r100%\n"], BAR),
+        (["\r100%\n"], [Text("stderr", ["100%\n"])]),
+        (["100%\r\n"], [Text("stderr", ["100%\n"])]),
+        (["50%", "\r   ", "\r", "a message\n"], [Text("stderr", ["a message\n"])]),
+        (["before\n", "0%", "\r100%\n", "after\n"], [Text("stderr", ["before\n"]), *BAR, Text("stderr", ["after\n"])]),
+        (["0%\r100%\nand more\n"], [Text("stderr", ["100%\nand more\n"])]),
+    ],
+)
+def test_a_line_that_was_written_over_itself_is_a_bar(
+    writes: list[str], sent: list[OutputItem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, now = Written(), [100.0]
+    monkeypatch.setattr("allranks.rank.cell.output_buffer.time.monotonic", lambda: now[0])
+    for text in writes[:-1]:
+        output.write("stderr", text)
+    now[0] += 2.5
+    output.write("stderr", writes[-1])
+    found = packed(output.ended())
+    assert [each for each in found if not isinstance(each, FinishedBar)] == [
+        each for each in sent if not isinstance(each, FinishedBar)
+    ]
+    bars = [each for each in found if isinstance(each, FinishedBar)]
+    assert [each.text.removeprefix("\x1b[2K") for each in bars] == ["100%\n"] * (len(BAR) if BAR[0] in sent else 0)
+    assert {each.seconds for each in bars} <= ({2.5} if len(writes) > 1 else {0.0})
+
+
+def test_a_bar_goes_on_below_a_display_and_other_text_comes_before_it() -> None:
+    output = Written()
+    output.write("stdout", "1/3")
+    output.write("stdout", "\r2/3")
+    output.rich("display", {"data": {}})
+    output.write("stdout", "\r3/3\n")
+    output.write("stdout", "loading ")
+    output.rich("display", {"data": {}})
+    display, bar, text, _ = packed(output.ended())
+    assert isinstance(display, Bundle)
+    assert isinstance(bar, FinishedBar) and bar.text == "3/3\n"
+    assert text == Text("stdout", ["loading "])
+
+
+def test_the_error_of_a_cell_comes_after_a_bar_that_is_not_finished() -> None:
+    output = Written()
+    output.write("stdout", "1/3")
+    output.write("stdout", "\r2/3")
+    output.error(CellError("ValueError", "no", []))
+    bar, error = packed(output.ended())
+    assert isinstance(bar, FinishedBar) and bar.text == "2/3"
+    assert isinstance(error, Raised)
 
 
 def test_a_progress_bar_keeps_its_last_state_alone() -> None:

@@ -152,6 +152,14 @@ def test_output_is_bounded_and_what_went_is_counted() -> None:
     assert again[1]["lines"] + lines == again[1]["said"] + lines == 40_000
 
 
+def test_what_went_is_counted_without_notes_as_the_page_counts_it() -> None:
+    kept = KeptOutput(limit=300)
+    for stream in ("stdout", "note", "stdout"):
+        kept.add([{"cell": 1, "kind": "text", "stream": stream, "ranks": [0, 1], "text": "x" * 250 + "\n"}])
+    (dropped, _) = map(json.loads, kept.everything())
+    assert (dropped["items"], dropped["lines"], dropped["said"]) == (2, 1, 2)
+
+
 def test_a_cell_of_which_only_its_beginning_went_is_still_named() -> None:
     begin = {"cell": 7, "kind": "begin", "ranks": [0], "count": 3, "code": "x" * 500}
     text = {"cell": 7, "kind": "text", "stream": "stdout", "ranks": [0], "text": "y" * 500}

@@ -48,7 +48,7 @@ class KeptOutput:
                 continue
             if kind == "end":
                 self.live.pop(cell, None)
-            text = item.get("text", "") if kind == "text" else ""
+            text = item.get("text", "") if kind == "text" and item.get("stream") != "note" else ""
             lines = text.count("\n") + (not text.endswith("\n") and text != "")
             self._entries.append(_Entry(cell, kind, lines, len(item.get("ranks", ())), data))
             self._size += len(data)

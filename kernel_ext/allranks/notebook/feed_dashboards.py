@@ -198,7 +198,8 @@ class Tee:
         if self._screen is not None:
             self._screen.blocks(blocks)
         for block in blocks:
-            self._tell(block.kind, ranks=list(block.ranks), **_content(block))
+            kind = "text" if block.kind == "bar" else block.kind
+            self._tell(kind, ranks=list(block.ranks), **_content(block))
 
     def live_lines(self, lines: dict[int, str]) -> None:
         """See `Screen`."""
@@ -234,6 +235,8 @@ def _content(block: Block) -> dict[str, object]:
     content = block.content
     if block.kind == "text":
         return {"stream": block.stream, "text": clean(content)}
+    if block.kind == "bar":
+        return {"stream": "stdout", "text": clean(as_text(block))}  # bars are written to stderr, and are no errors
     if block.kind == "clear":
         return {"wait": bool(content)}
     if block.kind == "error":

@@ -34,8 +34,9 @@ class Block(NamedTuple):
     kind: BlockKind
     ranks: tuple[int, ...]
     content: Any
-    """``text``: str. ``clear``: the wait flag. ``error``, ``cut``: a dict. ``display``, ``update``, ``result``: a
-    bundle (data, metadata, display_id); with an id, ``content["ids"]`` maps each rank to the id it used itself."""
+    """``text``: str. ``bar``: a `RankBar` by rank. ``clear``: the wait flag. ``error``, ``cut``: a dict. ``display``,
+    ``update``, ``result``: a bundle (data, metadata, display_id); with an id, ``content["ids"]`` maps each rank to the
+    id it used itself."""
     stream: str = "stdout"
     """For text: ``stdout``, ``stderr``, or ``note`` for a sentence of allranks that is not an error."""
     own: bool = False
@@ -95,6 +96,9 @@ class _Blocks:
 
 def _rich_block(ranks: tuple[int, ...], item: Rich, own: Sequence[Item]) -> Block:
     content = item.content
+    if item.kind == "bar":
+        bars = {rank: one.content for rank, one in zip(ranks, own, strict=True) if isinstance(one, Rich)}
+        return Block("bar", ranks, bars, content.stream)
     if isinstance(content, dict) and content.get("display_id") is not None:
         ids = {rank: one.content["display_id"] for rank, one in zip(ranks, own, strict=True) if isinstance(one, Rich)}
         content = {**content, "ids": ids}

@@ -15,6 +15,7 @@ from allranks.units import count_text
 from allranks_backends.plan import rank_label, rank_list
 from allranks_widgets.status import human_bytes
 
+from .finished_bars import bar_line
 from .fold import Block
 from .safe_text import clean, closed_lines
 
@@ -233,6 +234,8 @@ def as_text(block: Block) -> str:
     match block.kind:
         case "text":
             return str(block.content)
+        case "bar":
+            return bar_line(block.content)
         case "error":
             error = block.content
             return "\n".join(error["traceback"]) or f"{error['ename']}: {error['evalue']}"

@@ -8,14 +8,19 @@ from collections.abc import Iterable, Sequence
 from itertools import count, islice
 from typing import Any, Literal, TypeAlias
 
-BlockKind = Literal["text", "display", "update", "result", "clear", "error", "cut"]
+from .finished_bars import RankBar, progress_of
+
+BlockKind = Literal["text", "bar", "display", "update", "result", "clear", "error", "cut"]
 
 LOOK = 64
 """Minimum number of items after a rank's head that are searched to align ranks; up to twice as many may be searched."""
 
 
 class Rich:
-    """An item that is not text, comparable across ranks: ignores display ids, since every rank makes its own."""
+    """An item that is not text, comparable across ranks: ignores display ids, since every rank makes its own.
+
+    Bars are equal if they show the same progress, at whatever speed.
+    """
 
     __slots__ = ("content", "key", "kind")
 
@@ -24,6 +29,8 @@ class Rich:
         same: object = content
         if kind in ("display", "update", "result"):
             same = [content.get("data"), content.get("metadata"), content.get("display_id") is not None]
+        elif kind == "bar":
+            same = progress_of(content.text)
         self.key = kind + json.dumps(same, sort_keys=True, default=repr)
 
     def __eq__(self, other: object) -> bool:
@@ -78,6 +85,8 @@ class RankQueue:
                     self.items.extend(prints)
                 case "text", [stream, prints]:
                     self.items.extend([(stream, text) for text in prints])
+                case "bar", [stream, text, seconds]:
+                    self.items.append(Rich("bar", RankBar(text, seconds, stream)))
                 case _:
                     self.items.append(Rich(kind, rest[0]))
         if len(self.items) > before:

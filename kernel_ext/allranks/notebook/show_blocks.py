@@ -14,9 +14,11 @@ from IPython.display import clear_output
 from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
 
+from .bar_display import BarLines
 from .cell_curves import CellCurves
 from .differing_lines import LayoutChoice, LineColumns
 from .figure_grid import Figures, is_figure
+from .finished_bars import RankBar, bar_line
 from .fold import Block
 from .live_lines import LiveArea
 from .output_writer import Display, MimeBundle, Writer, is_plain, settled
@@ -49,6 +51,7 @@ class Show:
         self._writer = Writer(ranks, live=live, has_page=self._has_page)
         self._live_area = LiveArea(self._writer.prefix) if live else None
         self._room = PageRoom() if live else None
+        self._bars = BarLines(self)
         self._curves = CellCurves()
         self._picture: Display | None = None
         """The curves. The display belongs to no rank, so it stays when ranks clear their output."""
@@ -136,6 +139,9 @@ class Show:
     def _add_block(self, block: Block) -> None:
         if self._room and block.kind == "error":  # summarise before the error, so that the error stays last
             self._model += self._room.conclude()
+        elif self._room and block.kind == "bar":
+            self._add_bar(block, self._room)
+            return
         elif self._room and block.is_printed:
             fitting = self._room.take(block)
             if fitting is None:
@@ -143,6 +149,17 @@ class Show:
             block = fitting
         if not (self.live and is_figure(block) and self._add_figure(block)):
             self._model.append(block)
+
+    def _add_bar(self, block: Block, room: PageRoom) -> None:
+        """Show a bar on the line of other ranks' same bar, or on a new line if there is room."""
+
+        def has_room(bars: Mapping[int, RankBar]) -> bool:
+            line = Block("text", tuple(bars), bar_line(bars))
+            return room.take(line) == line
+
+        changed, new = self._bars.add(block.content, has_room)
+        self._changed.update(dict.fromkeys(changed))
+        self._model += new
 
     def _add_figure(self, block: Block) -> bool:
         """Put a figure next to the figures before it, if those belong to other ranks; returns whether it did."""

@@ -3,7 +3,7 @@
 import { pieces, plain } from "./ansi.js";
 import { choice, h, icon, mark, say } from "./dom.js";
 import { Heights } from "./heights.js";
-import { Chosen, Columns, differing, nextDifference } from "./output.js";
+import { Chosen, Columns, counted, differing, nextDifference } from "./output.js";
 import { progress } from "./progress.js";
 import { showRich } from "./rich.js";
 import * as units from "./units.js";
@@ -425,8 +425,7 @@ export class Console {
   #counts() {
     const { cell } = this;
     if (!cell) return say(this.counts, "No cell has run since this was opened");
-    const parts = [`${units.count(cell.lines)} ${cell.lines === 1 ? "line" : "lines"}`];
-    if (cell.said !== cell.lines && cell.ranks.length) parts.push(`folded from ${units.count(cell.said)} that ${cell.ranks.length} ranks printed`);
+    const parts = [counted(cell)];
     if (cell.dropped) parts.push(`the first ${units.count(cell.dropped)} are no longer kept`);
     if (cell.done) parts.push(`${cell.ok === false ? "failed" : "done"}${cell.seconds === null ? "" : ` in ${units.seconds(cell.seconds)}`}`);
     else parts.push("running");

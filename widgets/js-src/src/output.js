@@ -2,6 +2,8 @@
 //
 // Rows are two arrays side by side, the text and the segment it is part of, since a cell can have hundreds of thousands.
 
+import * as units from "./units.js";
+
 /** @typedef {import("./types.js").Item} Item */
 
 /**
@@ -34,8 +36,10 @@ export class Cell {
     this.errors = [];
     /** @type {Map<number, string>} unfinished lines */
     this.live = new Map();
-    this.lines = 0; // folded lines of text, those no longer kept included
+    this.lines = 0; // folded lines that ranks printed, those no longer kept included
     this.said = 0; // lines of all ranks
+    /** @type {Set<number> | null} */
+    this.printers = new Set(); // ranks that printed lines; null if some of their lines never came
     this.dropped = 0; // rows no longer kept
     this.chars = 0;
     this.done = false;
@@ -122,6 +126,7 @@ export class Output {
       case "dropped":
         cell.lines += Number(item.lines);
         cell.said += Number(item.said);
+        cell.printers = null;
         note(cell, cell.ranks, `${item.lines} earlier lines are no longer kept`);
         return;
     }
@@ -204,6 +209,27 @@ function push(cell, line, of) {
   cell.chars += line.length;
 }
 
+/**
+ * Count lines that ranks printed; a note is of allranks.
+ * @param {Cell} cell
+ * @param {Segment} of
+ * @param {number} lines
+ */
+function count(cell, of, lines) {
+  if (of.stream === "note") return;
+  cell.lines += lines;
+  cell.said += lines * of.ranks.length;
+  if (lines) for (const rank of of.ranks) cell.printers?.add(rank);
+}
+
+/** @param {Cell} cell @returns {string} how many lines there are, and of how many they are folded */
+export function counted(cell) {
+  const { lines, said, printers } = cell;
+  const shown = `${units.count(lines)} ${lines === 1 ? "line" : "lines"}`;
+  if (said === lines) return shown;
+  return `${shown} · folded from ${units.count(said)} lines${printers ? ` that ${printers.size} ranks printed` : ""}`;
+}
+
 /** @param {string} line what a carriage return left of it */
 function returned(line) {
   if (!line.includes("\r")) return line;
@@ -235,8 +261,7 @@ function text(cell, ranks, stream, said) {
     from = 1;
   }
   for (let i = from; i < lines.length; i++) push(cell, returned(lines[i]), of);
-  cell.lines += lines.length - from;
-  cell.said += (lines.length - from) * ranks.length;
+  count(cell, of, lines.length - from);
   cell.open = finished ? null : of;
 }
 
@@ -279,8 +304,7 @@ function rich(cell, item) {
     of.id = item.display_id;
     const lines = said.split("\n");
     for (const line of lines) push(cell, line, of);
-    cell.lines += lines.length;
-    cell.said += lines.length * of.ranks.length;
+    count(cell, of, lines.length);
     return;
   }
   const of = segment(cell, "rich", item.ranks ?? []);
@@ -308,6 +332,7 @@ function forget(cell, ranks) {
   cell.texts = [];
   cell.segments = [];
   cell.chars = cell.lines = cell.said = cell.dropped = 0;
+  cell.printers = new Set();
   cell.open = null;
   for (let row = 0; row < texts.length; row++) {
     const of = segments[row];
@@ -320,7 +345,7 @@ function forget(cell, ranks) {
     if (!left) continue;
     moved.set(row, cell.rows);
     push(cell, texts[row], left);
-    if (left.kind === "text") [cell.lines, cell.said] = [cell.lines + 1, cell.said + left.ranks.length];
+    if (left.kind === "text") count(cell, left, 1);
   }
   cell.errors = cell.errors.flatMap((one) => (moved.has(one.row) ? [{ ...one, row: moved.get(one.row) }] : []));
   cell.rewritten++;

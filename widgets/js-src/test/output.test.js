@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Chosen, Columns, differing, nextDifference, Output } from "../src/output.js";
+import { Chosen, Columns, counted, differing, nextDifference, Output } from "../src/output.js";
 
 const RANKS = [0, 1, 2, 3];
 
@@ -18,6 +18,21 @@ test("lines are counted as folded and as said", () => {
   const one = cell(text("a\nb\n"), text("c\n", [2]));
   assert.deepEqual([one.lines, one.said, one.rows], [3, 9, 3]);
   assert.deepEqual(one.segments.map((segment) => segment.differs), [false, false, true]);
+});
+
+test("the lines that ranks printed are counted, and the ranks that printed them", () => {
+  const note = { kind: "text", stream: "note", ranks: RANKS, text: "Re-formed the world.\n" };
+  const clear = { kind: "clear", ranks: [1], wait: false };
+  assert.equal(counted(cell(text("a\nb\nc\n"))), "3 lines · folded from 12 lines that 4 ranks printed");
+  assert.equal(counted(cell(text("a\nb\n", [0, 1, 3]), text("c\n", [3]))), "3 lines · folded from 7 lines that 3 ranks printed");
+  assert.equal(counted(cell(text("a\n"), text("b\nc\n", [2]), note)), "3 lines · folded from 6 lines that 4 ranks printed");
+  assert.equal(counted(cell(text("a\n", [1]), note)), "1 line");
+  assert.equal(counted(cell(text("a\n", [1]), text("b\n", [2]))), "2 lines");
+  assert.equal(counted(cell(text("a\n", [0, 1]), text("b\n", [1, 2]), clear)), "2 lines");
+  assert.equal(counted(cell(text("a\n", [0, 1, 2]), text("b\n", [1]), clear)), "1 line · folded from 2 lines that 2 ranks printed");
+  assert.equal(counted(cell(text("lo", [0, 1]), text("ss\n", [0, 1]))), "1 line · folded from 2 lines that 2 ranks printed");
+  const lost = { kind: "dropped", items: 1, lines: 1000, said: 2000 };
+  assert.equal(counted(cell(lost, text("a\n", [0, 1]))), "1\u202f001 lines · folded from 2\u202f002 lines");
 });
 
 test("a line that came in pieces is one line, and a carriage return starts it anew", () => {

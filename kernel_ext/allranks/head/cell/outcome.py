@@ -95,7 +95,7 @@ class Outcome:
 
     def take_late(self, rank: int, items: Sequence[Item]) -> None:
         """Show what the rank printed between the previous cell and this one."""
-        said = [("text", "stderr", ["printed after the previous cell:\n"]), *items]
+        said = [("text", "note", ["printed after the previous cell:\n"]), *items]
         self._output.feed(rank, said, time.monotonic())
 
     def _take_output(self, rank: int, items: Sequence[Item]) -> None:
@@ -105,10 +105,12 @@ class Outcome:
             match item:
                 case ("text", "stdout", list(prints)):
                     result._text["stdout"] += prints
-                case ("text", "stderr", list(prints)):
+                case ("text", "stderr" | "note" as stream, list(prints)):
                     prints = [text for text in prints if not RING_NOISE.fullmatch(text)]
                     result._text["stderr"] += prints
-                    item = ("text", "stderr", prints)
+                    item = ("text", stream, prints)
+                case ("bar", "stdout" | "stderr" as stream, str(text), _):
+                    result._text[stream].append(text)
                 case ("error", _, CellError() as error):
                     self._note_peer_loss(rank, error)
                     if result.unblocked:

@@ -13,7 +13,22 @@ May call: ``messages``.
 from __future__ import annotations
 
 from .measures import Compiler, Gpu, LedgerEntry, LinkReading, Machine, Memory, OpTotals
-from .output import Bundle, BundleKind, CellError, Clear, Cut, Item, OutputItem, Raised, Stream, Text, packed, unpacked
+from .output import (
+    Bundle,
+    BundleKind,
+    CellError,
+    Clear,
+    Cut,
+    FinishedBar,
+    Item,
+    OutputItem,
+    OverwrittenLine,
+    Raised,
+    Stream,
+    Text,
+    packed,
+    unpacked,
+)
 from .reports import (
     MOST_TIMED,
     Answered,
@@ -68,6 +83,7 @@ __all__ = [
     "EventOfTransfer",
     "Exchanged",
     "Failed",
+    "FinishedBar",
     "Gpu",
     "Hello",
     "Item",
@@ -83,6 +99,7 @@ __all__ = [
     "OpTotals",
     "Output",
     "OutputItem",
+    "OverwrittenLine",
     "Raised",
     "Ready",
     "State",

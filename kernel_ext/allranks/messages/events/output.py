@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
@@ -11,10 +12,18 @@ from allranks.messages.wire import dict_from_json, to_json
 
 from .measures import LedgerEntry
 
-Stream = Literal["stdout", "stderr"]
+Stream = Literal["stdout", "stderr", "note"]
+"""``note``: a sentence of allranks, which is not an error."""
 BundleKind = Literal["display", "update", "result"]
 Item: TypeAlias = "tuple[object, ...]"
 """An item of output outside of messages: its kind, then its content (see `unpacked`)."""
+
+
+class OverwrittenLine(str):
+    """The last state of a line that was written over itself, as programs draw progress bars."""
+
+    seconds: float
+    """Seconds from the first write of the line to its end."""
 
 
 class CellError(Struct, frozen=True):
@@ -38,6 +47,15 @@ class Text(Struct, array_like=True, tag="text", frozen=True):
 
     stream: Stream
     prints: list[str]
+
+
+class FinishedBar(Struct, array_like=True, tag="bar", frozen=True):
+    """The last state of a line that was written over itself, such as a progress bar."""
+
+    stream: Stream
+    text: str
+    seconds: float
+    """Seconds from the first write of the line to its end."""
 
 
 class Bundle(Struct, array_like=True, tag="bundle", frozen=True):
@@ -66,33 +84,41 @@ class Cut(Struct, array_like=True, tag="cut", frozen=True):
     nbytes: int
 
 
-OutputItem = Text | Bundle | Raised | Clear | Cut
+OutputItem = Text | FinishedBar | Bundle | Raised | Clear | Cut
 
 
 def packed(items: Iterable[Sequence[object]]) -> tuple[OutputItem, ...]:
     """Convert items of a rank's output buffer to their message types."""
-    return tuple(map(_packed, items))
+    return tuple(chain.from_iterable(map(_packed, items)))
 
 
-def _packed(item: Sequence[object]) -> OutputItem:
+def _packed(item: Sequence[object]) -> Iterable[OutputItem]:
     match item:
-        case ["text", "stdout" | "stderr" as stream, list(prints)]:
-            return Text(stream, prints)
+        case ["text", "stdout" | "stderr" as stream, list(prints)] if OverwrittenLine in set(map(type, prints)):
+            for kind, run in groupby(prints, type):
+                if kind is OverwrittenLine:
+                    yield from (FinishedBar(stream, str(bar), bar.seconds) for bar in run)
+                else:
+                    yield Text(stream, list(run))
+        case ["text", "stdout" | "stderr" | "note" as stream, list(prints)]:
+            yield Text(stream, prints)
         case ["error", CellError() as error]:
-            return Raised(error)
+            yield Raised(error)
         case ["clear", bool(wait)]:
-            return Clear(wait)
+            yield Clear(wait)
         case ["cut", {"lines": int(lines), "bytes": int(nbytes)}]:
-            return Cut(lines, nbytes)
+            yield Cut(lines, nbytes)
         case ["display" | "update" | "result" as kind, content]:
-            return Bundle(kind, to_json(content))
-    raise TypeError(f"no item of output: {item!r:.80}")
+            yield Bundle(kind, to_json(content))
+        case _:
+            raise TypeError(f"no item of output: {item!r:.80}")
 
 
 def unpacked(items: Iterable[OutputItem]) -> list[Item]:
     """Convert messages to the items that a fold accepts, such as ``("text", stream, prints)``.
 
-    A MIME bundle becomes ``(kind, bundle)``, an error ``("error", dict, CellError)``. Raises NotUnderstood.
+    A MIME bundle becomes ``(kind, bundle)``, an error ``("error", dict, CellError)``, and a bar
+    ``("bar", stream, text, seconds)``. Raises NotUnderstood.
     """
     return [_unpacked(item) for item in items]
 
@@ -101,6 +127,8 @@ def _unpacked(item: OutputItem) -> Item:
     match item:
         case Text(stream, prints):
             return "text", stream, prints
+        case FinishedBar(stream, text, seconds):
+            return "bar", stream, text, seconds
         case Bundle(kind, content):
             return kind, dict_from_json(content)
         case Raised(error):

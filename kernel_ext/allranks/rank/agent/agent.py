@@ -31,7 +31,7 @@ from allranks.rank.cell.changed_names import CellNames
 from allranks.rank.cell.output_capture import divert_cells
 from allranks.rank.cell.rank_comms import Comms
 from allranks.rank.cell.recorder import CellRecorder
-from allranks.rank.cell.stdio import RankStream
+from allranks.rank.cell.stdio import RankStream, note
 from allranks.rank.collectives.aborted import CollectiveAborted
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.debug import introspection
@@ -130,7 +130,7 @@ class Agent:
         self.cell = cell = RunningCell(main, ledger, user_ns, Tasks(engine.loop.asyncio_loop))
         self.steps = steps = Steps.current = Steps(main, cell)
         barrier = Barrier(cell, ledger, lifeline)
-        self.debugger = debugger = Debugger(config.rank, cell, ledger, user_ns, shell, lifeline)
+        self.debugger = debugger = Debugger(config.rank, cell, ledger, user_ns, shell, note, lifeline)
         self.reporter = Reporter(cell, ledger, meters, debugger, reserve, steps, lifeline)
         blocked = self.reporter.is_blocked
 

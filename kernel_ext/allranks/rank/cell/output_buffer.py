@@ -8,13 +8,14 @@ characters. Text in between is counted in a ``("cut", {"lines", "bytes"})`` item
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from allranks.messages.events import BundleKind, CellError, Cut, Stream
+from allranks.messages.events import BundleKind, CellError, Cut, OverwrittenLine, Stream
 
 from .unfinished_line import Unfinished
 from .whole_output import Printed
@@ -35,6 +36,8 @@ AT_ONCE = 1 << 20
 """Number of characters above which text goes to `Printed` without waiting for the agent."""
 LARGE = 1000
 """Length, in characters, above which a write is processed at once."""
+CURSOR = re.compile(r"\x1b\[\?25[hl]")
+"""Shows or hides the cursor: rich writes it after a finished bar, which would then seem to go on."""
 LIVE_SIZE = 2000
 """Maximum number of characters shown of an unfinished line, from its end."""
 RICH_LIMIT = 64_000_000
@@ -84,9 +87,9 @@ class OutputBuffer:
             self._to_keep: list[str] = []
             self._size_to_keep = 0
             """The text not yet given to `printed`, and its length."""
-            self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
+            self._begun: dict[Stream, list[str]] = {"stdout": [], "stderr": [], "note": []}
             """Pieces of an unfinished print; empty outside `_settle`."""
-            self._unfinished: dict[Stream, Unfinished] = {"stdout": Unfinished(), "stderr": Unfinished()}
+            self._unfinished: dict[Stream, Unfinished] = {stream: Unfinished() for stream in self._begun}
             self._live: dict[Stream, str] = {}
             self._tail: deque[Item] = deque()
             self._tail_bytes = 0
@@ -98,7 +101,7 @@ class OutputBuffer:
             self.nbytes = 0
 
     def write(self, stream: Stream, text: str) -> None:
-        """Take text printed on ``stdout`` or ``stderr``."""
+        """Take text printed on ``stdout`` or ``stderr``, or whole lines of a ``note``."""
         self._written.append((stream, text))
         if len(self._written) > WAITING or len(text) > LARGE:
             with self._lock:
@@ -131,8 +134,10 @@ class OutputBuffer:
         """Return a whole print: the held text, followed by `pieces`, which are removed from the list."""
         text, held = "".join(pieces), self._unfinished[stream]
         if held.size or "\r" in text:
+            if not held.size:
+                held.since = self._announced_at or time.monotonic()
             _add_pieces(held, pieces)
-            return held.take()
+            return _taken(held)
         pieces.clear()
         return sendable(text)
 
@@ -160,9 +165,19 @@ class OutputBuffer:
         """Take a display, update or result."""
         self._take_rich(kind, bundle, len(json.dumps(bundle, default=str)))
 
+    def bar(self, line: OverwrittenLine) -> None:
+        """Take a finished progress bar that was drawn as a display; nothing if it is empty."""
+        with self._lock:
+            self._settle()
+            if line:
+                self._put_text("stdout", line)
+        self._announce()
+
     def _take_rich(self, kind: str, content: object, size: int) -> None:
         with self._lock:
-            self._flush_partial("stdout")
+            self._settle()
+            if kind == "error" or not self._unfinished["stdout"].is_bar:  # a bar goes on below a display
+                self._flush_partial("stdout")
             if kind == "error":
                 self._flush_partial("stderr")
             if size > self._rich_left:
@@ -236,7 +251,7 @@ class OutputBuffer:
     def _flush_partial(self, stream: Stream) -> None:
         """Add the unfinished print of `stream` to the output, after all prints that were written before it."""
         self._settle()
-        if text := self._unfinished[stream].take():
+        if text := _taken(self._unfinished[stream]):
             self._put_text(stream, text)
 
     def _put_text(self, stream: Stream, text: str) -> None:
@@ -308,10 +323,19 @@ class OutputBuffer:
 def _add_pieces(held: Unfinished, pieces: list[str]) -> None:
     """Add `pieces` to `held`, one by one if there is a carriage return, and empty the list."""
     text = sendable("".join(pieces))
-    parts = list(map(sendable, pieces)) if "\r" in text else [text]
+    parts = [CURSOR.sub("", sendable(part)) for part in pieces] if "\r" in text else [text]
     pieces.clear()
     for part in parts:
         held.add(part)
+
+
+def _taken(held: Unfinished) -> str:
+    """Remove all text of `held`, and return it; a progress bar as an `OverwrittenLine`."""
+    if not held.is_bar:
+        return held.take()
+    line = OverwrittenLine(held.take())
+    line.seconds = time.monotonic() - held.since
+    return line
 
 
 def _joined(items: Iterable[Item]) -> list[Item]:

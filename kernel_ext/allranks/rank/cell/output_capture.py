@@ -187,6 +187,9 @@ def _diverted(send: Callable[..., object], recorder: CellRecorder, comms: Comms)
         if kind in BUNDLES:
             transient = content.get("transient") or {}
             bundle = {"data": content["data"], "metadata": content.get("metadata") or {}}
+            if kind == "display_data" and (bar := progress_bars.drawn_by_rich(content["data"])) is not None:
+                output.bar(bar)
+                return None
             output.rich(BUNDLES[kind], {**bundle, "display_id": transient.get("display_id")})
         elif kind == "clear_output":
             output.clear(bool(content.get("wait")))

@@ -1,22 +1,46 @@
 """``tqdm.notebook`` on a rank draws text bars, unless the notebook's page shows the rank's widgets.
 
 A text bar reaches the notebook as an unfinished line that is updated. Equal lines of several ranks are folded.
+rich shows the last state of its bars as a display (rich 15.0), which becomes such a line.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from allranks.messages.events import OverwrittenLine
+
+from .stdio import note
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 MODULE = "tqdm.notebook"
 AS_TEXT = "tqdm.notebook draws text bars on ranks here: its widgets cannot reach the page."
+
+
+RICH_BAR = re.compile(r"[^\n]*[━╸╺][^\n]*\d%[^\n]*\n?")
+RICH_NOTHING = re.compile(r"<pre style=[^>]*></pre>\s*")
+ELAPSED = re.compile(r"(\d+):(\d\d):(\d\d)")
+
+
+def drawn_by_rich(data: Mapping[str, object]) -> OverwrittenLine | None:
+    """The line of the bar that rich displays as text and HTML; empty if it erases one; None if it is no bar."""
+    text, html = data.get("text/plain"), data.get("text/html")
+    if not (isinstance(text, str) and isinstance(html, str) and len(data) == 2):
+        return None
+    if not RICH_BAR.fullmatch(text) and (text or not RICH_NOTHING.fullmatch(html)):
+        return None
+    line, times = OverwrittenLine(text), ELAPSED.findall(text)
+    hours, minutes, seconds = map(int, times[-1]) if times else (0, 0, 0)
+    line.seconds = 3600 * hours + 60 * minutes + seconds
+    return line
 
 
 class _BarFinder(importlib.abc.MetaPathFinder):
@@ -59,7 +83,7 @@ def _choose(module: Any, has_widgets: Callable[[], bool]) -> None:
         def __init__(self, *args: object, **kwargs: object) -> None:
             if not TextBar._told and not kwargs.get("disable"):
                 TextBar._told = True
-                print(AS_TEXT, file=sys.stderr)
+                note(AS_TEXT)
             kwargs.pop("display", None)
             if isinstance(kwargs.get("ncols"), str):  # a width of the page, such as "100%"
                 del kwargs["ncols"]

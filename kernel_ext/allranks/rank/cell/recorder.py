@@ -195,11 +195,11 @@ class CellRecorder:
     def _summed_up(self, value: object, wants_value: bool) -> tuple[Done, Sequence[Buffer]]:
         """The report on how the cell ended, and its packed value."""
         if not_logged := self._log.end_cell(failed=self._error is not None):
-            self.output.write("stderr", not_logged)
+            self.output.write("note", not_logged)
         if shadowed := self._names.shadowed(self._error, self._cell.file):
-            self.output.write("stderr", shadowed)
+            self.output.write("note", shadowed)
         if taken := self._names.taken():
-            self.output.write("stderr", taken)
+            self.output.write("note", taken)
         self.output.end()
         no_value: str | None = None
         buffers: Sequence[Buffer] = ()

@@ -6,6 +6,7 @@ import codecs
 import io
 import os
 import select
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -68,6 +69,14 @@ class RankStream(OutStream):
         if self._bytes is None:
             self._bytes = _Bytes(self)
         return self._bytes
+
+
+def note(sentence: str) -> None:
+    """Show a sentence of allranks that is not an error; in plain ipyparallel's cells, it goes to stderr."""
+    if RankStream.elsewhere:
+        print(sentence, file=sys.stderr)
+    else:
+        RankStream.output.write("note", f"{sentence}\n")
 
 
 class _Bytes(io.RawIOBase):

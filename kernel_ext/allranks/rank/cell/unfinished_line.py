@@ -27,6 +27,10 @@ class Unfinished:
         self._returned = False
         """Whether the line ends with a carriage return, so that the next text replaces it."""
         self._blank = True
+        self._overwritten = False
+        """Whether text of the line replaced earlier text."""
+        self.is_bar = False
+        """Whether all of the text is one line that was overwritten, such as a progress bar."""
         self.size = 0
         self.has_lines = False
 
@@ -38,6 +42,8 @@ class Unfinished:
             self._overlay(text)
         elif text:
             self._append(text)
+        if self._line.tell() or not self.has_lines:
+            self.is_bar = self._overwritten and not self.has_lines
         self.size = self._lines.tell() + self._line.tell()
 
     def last(self, size: int) -> str:
@@ -48,7 +54,7 @@ class Unfinished:
     def take_lines(self) -> str:
         """Remove the whole lines, and return them."""
         lines, self._lines = self._lines.getvalue(), io.StringIO()
-        self.has_lines, self.size = False, self._line.tell()
+        self.has_lines, self.is_bar, self.size = False, False, self._line.tell()
         return lines
 
     def take(self) -> str:
@@ -56,7 +62,7 @@ class Unfinished:
         line = self._line.getvalue()
         self._replace("")
         if not self.has_lines:
-            self.size = 0
+            self.is_bar, self.size = False, 0
             return line
         return self.take_lines() + line
 
@@ -68,6 +74,7 @@ class Unfinished:
             self._blank = self._blank and text.isspace()
 
     def _replace(self, text: str) -> None:
+        self._overwritten = bool(text) and (self._overwritten or self._line.tell() > 0)
         self._line, self._returned, self._blank = io.StringIO(text), False, not text or text.isspace()
         self._line.seek(len(text))
 
@@ -76,7 +83,7 @@ class Unfinished:
         first, *rest = text.split("\r")
         if first:
             self._append(first)
-        if over := next((part for part in reversed(rest) if part), ""):
+        for over in list(filter(None, rest))[-2:]:  # the last part, and one that it replaces
             self._replace(over)
         self._returned = text.endswith("\r")
         if self._blank:  # a progress bar has erased itself with blanks
@@ -85,9 +92,13 @@ class Unfinished:
     def _end_lines(self, text: str) -> str:
         """Add all whole lines of a text, and return the rest."""
         first, _, rest = text.partition("\n")
-        if end := overlaid(first.rstrip("\r")):
-            self._replace(end) if "\r" in first.rstrip("\r") else self._append(end)
+        over = list(filter(None, first.split("\r")))
+        if over:
+            self._append(over[0]) if first[0] != "\r" else self._replace(over[0])
+            for part in over[1:][-2:]:
+                self._replace(part)
         lines, newline, rest = rest.rpartition("\n")
+        self.is_bar = self._overwritten and not self.has_lines and not newline
         self._lines.write(f"{self._line.getvalue()}\n{overlaid(lines + newline)}")
         self._replace("")
         self.has_lines = True

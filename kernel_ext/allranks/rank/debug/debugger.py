@@ -43,11 +43,12 @@ class Debugger:
         ledger: Ledger,
         user_ns: Namespace,
         shell: Callable[[], InteractiveShell],
+        note: Callable[[str], None],
         lifeline: RankLifeline,
     ) -> None:
-        """`shell` returns IPython's shell, which exists before the first cell."""
+        """`shell` returns IPython's shell, which exists before the first cell. `note` shows a sentence in the cell."""
         self._rank, self._cell, self._ledger, self._user_ns = rank, cell, ledger, user_ns
-        self._shell, self._lifeline = shell, lifeline
+        self._shell, self._note, self._lifeline = shell, note, lifeline
         self._commands: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._pdb: RankPdb | None = None
         self._number: int | None = None
@@ -138,9 +139,9 @@ class Debugger:
 
     def _may_stop(self) -> bool:
         if not self.stops:
-            print(PASSED_OVER, file=sys.stderr)
+            self._note(PASSED_OVER)
         elif threading.current_thread() is not threading.main_thread():
-            print("breakpoint() was skipped: it stops the main thread only.", file=sys.stderr)
+            self._note("breakpoint() was skipped: it stops the main thread only.")
             return False
         return self.stops
 
