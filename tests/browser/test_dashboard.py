@@ -306,13 +306,18 @@ def test_a_reload_brings_everything_back(open_notebook: OpenNotebook) -> None:
     assert "effective" not in notebook.text(".arw-legend")
 
 
+STATIC = 'img[src*="arw-saved-"]'
+"""The picture that stands for the live ones in a saved notebook."""
+
+
 @pytest.mark.parametrize("kernel", [False, True], ids=["no kernel", "another kernel"])
 def test_a_saved_notebook_is_readable(open_notebook: OpenNotebook, browser: Browser, kernel: bool) -> None:
     notebook = open_notebook(show(16, 4))
     notebook.run()
     notebook.page.wait_for_selector(".arw-rank")
-    # The tables, while the pictures are there.
+    # The tables and the static picture, while the live ones are there.
     notebook.page.get_by_text("ready").nth(1).wait_for(state="hidden")
+    assert notebook.page.locator(STATIC).count() == 1 and not notebook.page.locator(STATIC).is_visible()
     notebook.save()
     notebook.page.evaluate("() => window.panel.sessionContext.shutdown()")
     saved = Notebook(notebook.lab, browser, notebook.path, kernel=kernel)
@@ -321,6 +326,11 @@ def test_a_saved_notebook_is_readable(open_notebook: OpenNotebook, browser: Brow
         said = saved.page.locator(".jp-OutputArea").first.inner_text()
         assert re.search(r"3 → 4\s+thunderbolt\s+en3\s+40 Gbit/s", said)
         assert "timed with --timing only" in said
+        drawn = saved.page.locator(STATIC)
+        assert drawn.evaluate("(image) => image.complete && image.clientWidth > 400 && image.clientHeight > 400")
+        instead = saved.page.get_by_text("displaying widget" if kernel else "Loading widget")
+        instead.wait_for(state="attached")
+        assert not instead.is_visible(), "what JupyterLab shows in place of the live pictures"
         if kernel:
             saved.page.evaluate("() => window.panel.sessionContext.shutdown()")
     finally:

@@ -61,6 +61,16 @@ def test_output_and_state_reach_every_dashboard(ring2: Cluster, monkeypatch: pyt
         assert until(lambda each=dashboard: each.snapshot.ranks[1].state == "failed")
 
 
+def test_a_script_gets_the_picture_of_its_world(ring2: Cluster) -> None:
+    dashboard = ring2.topology
+    try:
+        ring2.run("mx.eval(mx.distributed.all_sum(mx.ones(1000)))").check()
+        assert until(lambda: "2 ranks idle" in dashboard.picture())
+        assert "localhost" in dashboard.picture("topology") and dashboard.picture("throughput").startswith("<svg ")
+    finally:
+        dashboard.close()
+
+
 def test_the_frame_is_the_snapshot(ring2: Cluster) -> None:
     dashboard = ring2.watch()
     ring2.run("for _ in range(30): mx.eval(mx.distributed.all_sum(mx.ones(1000)))").check()

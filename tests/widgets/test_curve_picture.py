@@ -14,17 +14,15 @@ from allranks_widgets.axis import labels, short, ticks
 from allranks_widgets.curve_picture import (
     ABOVE,
     HEIGHT,
-    LINE,
     MARGIN,
     MOST_PANELS,
-    NOT_FINITE,
     TITLE,
-    WIDTH,
     Band,
     Drawn,
     smoothed,
 )
 from allranks_widgets.curves import Curves
+from allranks_widgets.svg_text import BAD, LINE, WIDTH
 
 
 def logged(*, ranks: int = 1, steps: int = 10, **names: Callable[[int, int], float]) -> Curves:
@@ -43,7 +41,7 @@ def svg(curves: Curves, *before: Curves, ended: bool = True) -> str:
     """The picture, with earlier runs that logged the same."""
     runs = [{band.name: band for band in bands(each)} for each in before]
     others = {band.name: [run[band.name] for run in runs] for band in bands(curves)}
-    return Drawn.of(curves).picture("step 9", others, ended=ended)
+    return str(Drawn.of(curves).picture("step 9", others, ended=ended))
 
 
 def paths(curves: Curves) -> list[list[tuple[float, float]]]:
@@ -231,7 +229,7 @@ def test_where_one_rank_diverges_the_line_ends_and_the_band_goes_on() -> None:
     curves = logged(ranks=2, loss=lambda rank, step: math.nan if rank and step > 5 else 1.0 + 5 * rank)
     (band,) = bands(curves)
     assert list(np.isfinite(band.mean)) == [step <= 5 for step in range(10)] and np.isfinite(band.most).all()
-    assert len(paths(curves)[0]) == 6 and svg(curves).count(f'stroke="{NOT_FINITE}"') == 1
+    assert len(paths(curves)[0]) == 6 and svg(curves).count(f'stroke="{BAD}"') == 1
 
 
 def test_the_value_at_the_right_is_where_the_line_ends() -> None:
@@ -284,7 +282,7 @@ def test_earlier_runs_are_named_and_drawn_each_in_its_way() -> None:
     names = ["oldest: lr 0.3", "older: <lr> 0.2", "old: " + "x" * 80]
     before = {band.name: [band] * 3 for band in bands(curves)}
     drawn = Drawn.of(curves)
-    root = ET.fromstring(drawn.picture("step 9", before, names, ended=True))
+    root = ET.fromstring(str(drawn.picture("step 9", before, names, ended=True)))
     pale = [each for each in root if each.attrib.get("stroke-opacity") == "0.7"]
     dashes = {each[0].text: each.attrib.get("stroke-dasharray") for each in pale if len(each)}
     assert dashes == {names[0]: "1.5 4", names[1]: "6 4", names[2]: None}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import islice, pairwise
 
 import numpy as np
@@ -22,17 +21,15 @@ from allranks_backends.plan import rank_label
 from .axis import labels, short, ticks
 from .curves import Curves
 from .status import printable
+from .svg_text import BAD, GRID, LINE, WIDTH, Picture, cut, escaped, svg_text
 
 MOST_PANELS = 6
-WIDTH, GAP = 820, 24
-"""Width in pixels of the picture, and of the gap between two panels of a row."""
+GAP = 24
+"""Width in pixels of the gap between two panels of a row."""
 HEIGHT, TITLE, AXIS, MARGIN = 130, 24, 20, 46
 """Pixels of a panel: heights of the chart, the title above and the labels below; width of the labels to the left."""
 ABOVE = 20
 """Height in pixels of the heading, and of each line of text below the panels."""
-LINE, TEXT, GRID = "#2f7fd8", "#767676", "#808080"
-"""Colours that can be read on a white and on a dark page: a picture does not know the page's colour."""
-NOT_FINITE = "#d0433b"
 HUGE, TINY = 1e299, 1e-290
 """Values beyond `HUGE` are drawn as if they were not finite, and steps beyond `HUGE` as `HUGE`, so that differences and
 sums stay finite. A curve is drawn as 0 if the magnitudes of all its values are below `TINY`."""
@@ -123,8 +120,8 @@ class Drawn:
 
     def picture(
         self, heading: str, before: Mapping[str, Sequence[Band]], run_names: Sequence[str] = (), *, ended: bool
-    ) -> str:
-        """Return an SVG, with two columns of panels if there are several names.
+    ) -> Picture:
+        """Draw the panels, in two columns if there are several names.
 
         `heading` is above the panels. `before` has the bands of earlier runs by name, the newest last, and `run_names`
         has the names of these runs. Until this run has `ended`, there is room for all steps of the earlier runs.
@@ -133,7 +130,7 @@ class Drawn:
         across = min(len(self.bands), 2)
         width = (WIDTH - GAP * (across - 1)) / across
         tall = TITLE + HEIGHT + AXIS
-        parts = [_text(8, 13, heading), _text(WIDTH, 13, self._caption(before, named), "end")]
+        parts = [svg_text(8, 13, heading), svg_text(WIDTH, 13, self._caption(before, named), "end")]
         with np.errstate(all="ignore"):
             for number, band in enumerate(self.bands):
                 x, y = (number % across) * (width + GAP), ABOVE + (number // across) * tall
@@ -142,18 +139,12 @@ class Drawn:
         height = ABOVE + math.ceil(len(self.bands) / across) * tall
         if self.more:
             names = ", ".join(self.more[:8]) + (" …" if len(self.more) > 8 else "")
-            parts.append(_text(8, height + 13, f"{len(self.more)} more: {names} (%distributed watch log)"))
+            parts.append(svg_text(8, height + 13, f"{len(self.more)} more: {names} (%distributed watch log)"))
             height += ABOVE
         if named:
             parts += _legend(run_names, height + 13)
             height += ABOVE
-        said = _said(self.alternative(heading, run_names), 1000)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{said}" '
-            # Without a width, the SVG gets the width of the output; JupyterLab would cut a wider picture.
-            f'viewBox="0 0 {WIDTH} {height}" font-family="system-ui,sans-serif" font-size="12" fill="{TEXT}">'
-            f"{''.join(parts)}</svg>"
-        )
+        return Picture(tuple(parts), height, self.alternative(heading, run_names))
 
     def _caption(self, before: Mapping[str, Sequence[Band]], named: bool) -> str:
         ranks = sorted({rank for band in self.bands for rank in band.ranks})
@@ -205,7 +196,7 @@ def _legend(run_names: Sequence[str], y: float) -> Iterator[str]:
     for number, label in enumerate(reversed(run_names)):
         x = room * number + 8
         yield _line([f"{x:.0f} {y - 4:.0f}", f"{x + SAMPLE - 6:.0f} {y - 4:.0f}"], PALE + DASHES[number % 3], 1.2)
-        yield _text(x + SAMPLE, y, _cut(label, room - SAMPLE - 12))
+        yield svg_text(x + SAMPLE, y, cut(label, room - SAMPLE - 12))
 
 
 def _panel(
@@ -221,19 +212,19 @@ def _panel(
         x = left + width * (of.steps[run] - first) / ((last - first) or 1.0)
         return [f"{a:.1f} {b:.1f}" for a, b in zip(x, top + HEIGHT - (values[run] - low) * scale)]
 
-    yield _text(left, top - 7, _cut(band.name, width - 60), weight="bold")
-    yield _text(left + width, top - 7, short(band.last), "end", LINE if math.isfinite(band.last) else NOT_FINITE)
+    yield svg_text(left, top - 7, cut(band.name, width - 60), weight="bold")
+    yield svg_text(left + width, top - 7, short(band.last), "end", LINE if math.isfinite(band.last) else BAD)
     rows = ticks(low, high, 4) if np.isfinite(band.most).any() else []
     for tick, label in zip(rows, labels(rows)):
         at = top + HEIGHT - (tick - low) * scale
         yield f'<path d="M{left:.0f} {at:.1f}h{width:.0f}" stroke="{GRID}" stroke-opacity="0.25"/>'
-        yield _text(left - 6, at + 4, label, "end")
+        yield svg_text(left - 6, at + 4, label, "end")
     whole = all(float(step).is_integer() for step in band.steps)
     at_steps = [tick for tick in ticks(first, last, 5) if tick == int(tick) or not whole] or [first]
     for tick, label in zip(at_steps, labels(at_steps)):
         share = (tick - first) / (last - first) if last > first else 0.0
         anchor = "start" if share < 0.02 else "end" if share > 0.94 else "middle"
-        yield _text(left + width * share, top + HEIGHT + 14, label, anchor)
+        yield svg_text(left + width * share, top + HEIGHT + 14, label, anchor)
     for number, other in enumerate(before):
         age = len(before) - 1 - number
         label = run_names[number] if number < len(run_names) else ""
@@ -254,7 +245,7 @@ def _panel(
     for run in _runs(np.isnan(band.mean)):  # a vertical line where the mean becomes NaN
         place = points(band, np.zeros(len(band.mean)), slice(run.start, run.start + 1))[0].split()[0]
         dashes = 'stroke-opacity="0.6" stroke-dasharray="3 3"'
-        yield f'<path d="M{place} {top:.0f}v{HEIGHT}" stroke="{NOT_FINITE}" {dashes}/>'
+        yield f'<path d="M{place} {top:.0f}v{HEIGHT}" stroke="{BAD}" {dashes}/>'
 
 
 def _is_noisy(band: Band) -> bool:
@@ -307,31 +298,10 @@ def _line(points: Sequence[str], how: str, width: float, title: str = "") -> str
     path = "L".join(points) + ("h0" if len(points) == 1 else "")
     ends = 'stroke-linejoin="round" stroke-linecap="round"'
     line = f'<path d="M{path}" fill="none" {how} stroke-width="{width}" {ends}'
-    return f"{line}><title>{_said(title)}</title></path>" if title else f"{line}/>"
+    return f"{line}><title>{escaped(title)}</title></path>" if title else f"{line}/>"
 
 
 def _runs(known: NDArray[np.bool_]) -> list[slice]:
     """Return a slice for each unbroken run of known values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in list(pairwise(edges))[::2]]
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = "", weight: str = "") -> str:
-    how = "".join(
-        f' {name}="{value}"'
-        for name, value in (("text-anchor", anchor), ("fill", colour), ("font-weight", weight))
-        if value and value != "start"
-    )
-    return f'<text x="{x:.0f}" y="{y:.0f}"{how}>{_said(text)}</text>'
-
-
-def _cut(name: str, width: float) -> str:
-    """Return as much of a name as fits into `width` pixels."""
-    room = int(width / 6.5)
-    return name if len(name) <= room else f"{name[: room - 1]}…"
-
-
-def _said(text: str, most: int = 100) -> str:
-    """Return text escaped for an SVG, without control characters and cut to `most` characters."""
-    text = printable(text)
-    return escape(text if len(text) <= most else f"{text[: most - 1]}…")

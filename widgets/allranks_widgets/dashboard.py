@@ -34,9 +34,14 @@ from ._kept import Json, KeptOutput
 from ._snapshot_tables import logged_html, logged_text, snapshot_html, snapshot_text
 from .curves import Curves, LoggedRow, rows_json
 from .snapshot_json import to_dict
+from .svg_text import WIDTH, Picture, cut, stacked, svg_text
+from .throughput_picture import throughput_picture
+from .topology_picture import topology_picture
 
 STATIC = Path(__file__).parent / "static"
 VIEWS = ("topology", "ranks", "throughput", "log")
+PICTURES = ("topology", "throughput", "log")
+"""The views that `Dashboard.picture` can draw; the ranks are in the topology."""
 VERBS = ("interrupt", "abort", "heal")
 FASTEST = 0.1
 """Minimum number of seconds between two frames."""
@@ -57,6 +62,12 @@ NO_BUNDLE = (
     "The table below the cell and %distributed status show the same as text."
 )
 
+NO_WIDGET = (
+    ".jp-OutputArea-child:not(:has(.arw-root)):has(+ .jp-OutputArea-child + .jp-OutputArea-child .arw-saved-%s)"
+    " { display: none }"
+)
+"""Style that hides "Loading widget..." and "Error displaying widget", which JupyterLab shows above the saved picture if
+the kernel is gone."""
 NOTHING_LOGGED = "Nothing has been logged yet: call log(loss=...) in a cell."
 
 Action = Callable[[str, int | None], str | None]
@@ -105,7 +116,7 @@ class Dashboard(anywidget.AnyWidget):
         self._refreshed = time.monotonic()
         self._saved: Snapshot | None = None
         self._display_ids: deque[str] = deque(maxlen=8)
-        """Display ids of the tables in the notebook."""
+        """Display ids of the pictures and tables saved in the notebook."""
         self._history = RateHistory()
         self._kept = KeptOutput()
         self._curves = Curves()
@@ -222,11 +233,49 @@ class Dashboard(anywidget.AnyWidget):
             if (self.snapshot is not self._saved or self._stale) and self.snapshot and self._display_ids:
                 self._saved, self._stale = self.snapshot, False
                 for display_id in self._display_ids:
-                    self._publish_tables(display_id, update=True)
+                    self._publish_saved(display_id, update=True)
+
+    def picture(self, view: str = "topology") -> str:
+        """Return what a view shows now as the text of an SVG, which needs no kernel and no script.
+
+        `view` is ``topology`` (hosts, ranks and links), ``throughput`` (the last ten minutes) or ``log`` (the curves of
+        logged values). The title of the picture says what is most important in it. Raises ValueError if there is no
+        picture of this view, or nothing to draw yet.
+        """
+        if view not in PICTURES:
+            raise ValueError(f"no picture of {view!r}: choose from {', '.join(PICTURES)}")
+        with self._lock:
+            if self.snapshot is None:
+                raise ValueError("the dashboard has no data yet")
+            if view == "log" and not self._curves:
+                raise ValueError(NOTHING_LOGGED)
+            return str(self._drawn(view, self.snapshot))
+
+    def _drawn(self, view: str, snapshot: Snapshot) -> Picture:
+        if view == "log":
+            from .curve_picture import Drawn  # imports numpy, which is slow
+
+            curves = Drawn.of(self._curves)
+            found = ", ".join(map(str, curves.bands))
+            return replace(curves.picture(cut(found, WIDTH / 2), {}, ended=True), said=f"{found}.")
+        return throughput_picture(self._history.columns()) if view == "throughput" else topology_picture(snapshot)
+
+    def _saved_picture(self) -> dict[str, str]:
+        """Return the picture that stays in a saved notebook, as an SVG and as a line of text."""
+        if self.snapshot is None:
+            drawn = Picture((svg_text(8, 17, "No data from the ranks yet"),), 24, repr(self))
+        elif self._only_log and not self._curves:
+            drawn = Picture((svg_text(8, 17, NOTHING_LOGGED),), 24, NOTHING_LOGGED)
+        else:
+            views = [] if self._only_log else ["topology"]
+            views += [view for view in ("throughput",) if view in self.views]
+            views += [view for view in ("log",) if view in self.views and self._curves]
+            drawn = stacked([self._drawn(view, self.snapshot) for view in views])
+        return {"image/svg+xml": drawn.svg(f"arw-saved-{self.key}"), "text/plain": drawn.said}
 
     def _ipython_display_(self) -> None:
-        """Show two outputs: the pictures and, unless ``tables`` is False, tables that the pictures hide. Outside a
-        kernel, or if anywidget returns no view, print the tables.
+        """Show three outputs: the live pictures and, unless ``tables`` is False, a static picture and tables, which the
+        live pictures hide. Outside a kernel, or if anywidget returns no view, print the tables.
 
         A notebook opened again without its kernel shows an error in place of a widget, even if the same output has HTML
         (jupyterlab_widgets 3.0, in trusted notebooks).
@@ -242,14 +291,21 @@ class Dashboard(anywidget.AnyWidget):
             return
         display_id = uuid.uuid4().hex
         self._display_ids.append(display_id)
-        self._publish_tables(display_id)
+        self._publish_saved(display_id)
 
-    def _publish_tables(self, display_id: str, update: bool = False) -> None:
+    def _publish_saved(self, display_id: str, update: bool = False) -> None:
+        """Publish what stays in a saved notebook: a picture, and tables.
+
+        The picture is an output of its own, since viewers that show only sanitized HTML remove pictures from HTML, and
+        a viewer that can show HTML shows no other type of the same output.
+        """
         from IPython.core.display_functions import publish_display_data
 
-        html = f'<div class="arw-saved-{self.key}">{self._html()}</div>'
-        data = {"text/html": html, "text/plain": repr(self)}
-        publish_display_data(data, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
+        html = f'<div class="arw-saved-{self.key}">{self._html()}</div><style>{NO_WIDGET % self.key}</style>'
+        tables = {"text/html": html, "text/plain": repr(self)}
+        for part, data in (("picture", self._saved_picture()), ("tables", tables)):
+            transient = {"display_id": f"{display_id}-{part}"}
+            publish_display_data(data, transient=transient, update=update)  # type: ignore[no-untyped-call]
 
     def _html(self) -> str:
         if self.snapshot is None or (self._only_log and not self._curves):

@@ -63,13 +63,22 @@ def _row(view: RankView) -> tuple[str, ...]:
     mlx = f"{_memory(view.mlx_active)} / {_memory(view.mlx_peak)}"
     if view.mlx_active is None and view.mlx_peak is None:
         mlx = UNKNOWN
-    return str(view.rank), printable(view.host), pid, printable(_doing(view)), _memory(view.rss), mlx
+    return str(view.rank), printable(view.host), pid, printable(state_text(view)), _memory(view.rss), mlx
 
 
-def _doing(view: RankView) -> str:
+def state_text(view: RankView) -> str:
+    """Return what a rank does, in words: ``blocked in all_sum #17 f32[1000] (line 5)``."""
+    return view.doing.replace("blocked in ", "exchanging in ", 1) if _exchanges(view) else view.doing
+
+
+def state_word(view: RankView) -> str:
+    """Return the state of a rank in one word; ``exchanging`` for the first `WAITS_AFTER` seconds in a collective."""
+    return "exchanging" if _exchanges(view) else view.state
+
+
+def _exchanges(view: RankView) -> bool:
     since = WAITS_AFTER if view.since is None else view.since
-    exchanges = view.state == "waiting" and not view.in_task and since < WAITS_AFTER
-    return view.doing.replace("blocked in ", "exchanging in ", 1) if exchanges else view.doing
+    return view.state == "waiting" and not view.in_task and since < WAITS_AFTER
 
 
 def _shortened(row: Sequence[str]) -> tuple[str, ...]:

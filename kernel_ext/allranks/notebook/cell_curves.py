@@ -106,7 +106,7 @@ class CellCurves:
             found = found.after(continued.bands)
         before = {band.name: [past.bands[band.name] for past in runs] for band in found.bands}
         text, labels = found.text(heading), self._labels(runs)
-        picture = found.picture(heading, before, labels, ended=ended)
+        picture = str(found.picture(heading, before, labels, ended=ended))
         if ended:
             self._keep(PastRun({band.name: band for band in found.bands}, self._run))
         now = time.monotonic()

@@ -39,8 +39,10 @@ function render({ model, el }) {
   const [world, states, notes] = [h("span.world"), h("span.states"), h("div.notes", { role: "status" })];
   const said = h("div.said", { role: "status" });
   const waiting = h("div.muted.none", {}, "No data from the ranks yet");
-  // Tables that stand for the pictures in the saved notebook: an output of their own, not needed while we are here.
-  root.append(h("style", {}, `.arw-saved-${model.get("key")} { display: none }`));
+  // A picture and tables that stand for us in the saved notebook: outputs of their own, not needed while we are here.
+  // JupyterLab shows an SVG as an image whose address is its text, which has an id; other pages have it in their own.
+  const saved = `arw-saved-${model.get("key")}`;
+  root.append(h("style", {}, `.${saved}, #${saved}, img[src*="${saved}"] { display: none }`));
   const silence = h("div.silence", { role: "status", hidden: true });
   const [problem, remedy] = [h("span.advice-text"), h("button.button", { type: "button" })];
   const advised = h("div.advice", { role: "status", hidden: true }, icon("warning"), problem, remedy);
