@@ -20,8 +20,9 @@ from typing import Any
 
 import allranks
 from allranks.machine.tcp_ports import free_ports
+from allranks_backends.machines.platform import this_platform
 from allranks_backends.plan import Host, Placement, WorldPlan
-from allranks_backends.registry import get_backend, this_platform
+from allranks_backends.registry import get_backend
 
 from . import _loop
 from ._serving import RanksFailed, Rates, address, serving

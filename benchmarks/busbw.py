@@ -15,7 +15,8 @@ from statistics import median
 
 import allranks
 from allranks.bench.bus_bandwidth import factor
-from allranks_backends.registry import get_backend, this_platform
+from allranks_backends.machines.platform import this_platform
+from allranks_backends.registry import get_backend
 
 from ._serving import address, serving
 from ._table import Bar, Row, Table

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 
-from allranks_backends.registry import get_backend, this_platform
+from allranks_backends.machines.platform import this_platform
+from allranks_backends.registry import get_backend
 from tests.hosts.lab import Hosts, forbidden, made, missing
 
 from ._table import Bar, Row, Table

@@ -14,8 +14,10 @@ from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 
+from allranks_backends.protocol import BackendError
+
 from .plan import Host
-from .registry import BackendError, get_backend
+from .registry import get_backend
 from .runtimes.placement_checks import login_and_port
 
 MOST_RANKS = 10_000

@@ -6,27 +6,13 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from allranks_backends.machines.platform import this_platform
 from allranks_backends.runtimes.jaccl import Jaccl
 from allranks_backends.runtimes.mpi import MPI
 from allranks_backends.runtimes.nccl import NCCL
 from allranks_backends.runtimes.ring import Ring
 
 from .plan import Site
-from .protocol import WORLD_VARIABLES, Backend, BackendError
-
-__all__ = [
-    "BACKENDS",
-    "WORLD_VARIABLES",
-    "Backend",
-    "BackendError",
-    "can_run",
-    "cannot_run",
-    "choose",
-    "get_backend",
-    "listed",
-    "this_platform",
-]
+from .protocol import Backend, BackendError
 
 _ALL: tuple[Backend, ...] = (Ring(), Jaccl(), Jaccl(ring=True), MPI(), NCCL())
 BACKENDS: Mapping[str, Backend] = MappingProxyType({backend.name: backend for backend in _ALL})

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from allranks import __version__
 
-from .errors import AllranksError, Busy, CellInterrupted, UsageError
+from .errors import AllranksError, Busy, CellInterrupted
 from .machine.lease import BUSY_STATUS
 
 DESCRIPTION = "Interactive MLX clusters for Jupyter. The ranks are started from a notebook or a script, not from here."
@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     try:
         return _run(arguments)
+    except AllranksError as error:
+        print(f"allranks: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as stopped:  # also while modules are imported
         print(f"allranks: {str(stopped) or 'stopped'}.", file=sys.stderr)
         return 130
@@ -142,11 +145,7 @@ def _save_and_end(options: argparse.Namespace) -> int:
 def _diagnose(options: argparse.Namespace) -> int:
     from allranks.discovery.doctor import asked_by
 
-    try:
-        diagnosis = asked_by(options)
-    except UsageError as error:
-        print(f"allranks: {error}", file=sys.stderr)
-        return 2
+    diagnosis = asked_by(options)
     print(diagnosis)
     return 0 if diagnosis.ok else 1
 
@@ -154,23 +153,15 @@ def _diagnose(options: argparse.Namespace) -> int:
 def _look(options: argparse.Namespace) -> int:
     from allranks.discovery.discover import run
 
-    try:
-        return 0 if run(options, print, "python -m allranks discover") else 1
-    except AllranksError as error:
-        print(f"allranks: {error}", file=sys.stderr)
-        return 2
+    return 0 if run(options, print, "python -m allranks discover") else 1
 
 
 def _set_up(options: argparse.Namespace) -> int:
     from allranks.bench.measure import Progress
     from allranks.environments.setup import asked_by
 
-    try:
-        with Progress(live=False) as progress:
-            made = asked_by(options, progress if sys.stderr.isatty() else lambda _text: None)
-    except UsageError as error:
-        print(f"allranks: {error}", file=sys.stderr)
-        return 2
+    with Progress(live=False) as progress:
+        made = asked_by(options, progress if sys.stderr.isatty() else lambda _text: None)
     print(json.dumps(asdict(made), indent=2) if options.json else made)
     return 0 if made.ok else 1
 

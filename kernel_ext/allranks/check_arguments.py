@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from allranks_backends.registry import BackendError, get_backend
+from allranks_backends.protocol import BackendError
+from allranks_backends.registry import get_backend
 
 from .errors import UsageError
 from .units import size_text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from allranks_backends.hostfile import HostfileError, hosts_in, read_hostfile
 from allranks_backends.plan import Host
-from allranks_backends.registry import BackendError
+from allranks_backends.protocol import BackendError
 
 from .check_arguments import fits_here
 from .errors import UsageError

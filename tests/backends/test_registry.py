@@ -10,18 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from allranks_backends.machines.platform import import_advice
+from allranks_backends.machines.platform import import_advice, this_platform
 from allranks_backends.plan import Host, Placement, Platform, Site
-from allranks_backends.registry import (
-    BACKENDS,
-    WORLD_VARIABLES,
-    BackendError,
-    can_run,
-    cannot_run,
-    choose,
-    get_backend,
-    this_platform,
-)
+from allranks_backends.protocol import WORLD_VARIABLES, BackendError
+from allranks_backends.registry import BACKENDS, can_run, cannot_run, choose, get_backend
 from tests.backends.one_site import on_one
 
 LAPTOP = Platform("Linux", "6.1", {"ring": True, "mpi": True, "jaccl": False, "nccl": False}, mlx="0.32.4", mpirun="m")
@@ -136,7 +128,7 @@ def test_mpi_is_asked_also_of_the_notebook_which_runs_mpirun():
 
 def test_this_platform_tells_the_truth_and_joins_nothing(mlx, tmp_path):
     """In a process of its own, with a hostfile set up so that joining a world would fail."""
-    code = "from allranks_backends.registry import this_platform as ask; ask(); print(ask())"
+    code = "from allranks_backends.machines.platform import this_platform as ask; ask(); print(ask())"
     env = dict(os.environ) | {
         "MLX_RANK": "0",
         "MLX_HOSTFILE": str(tmp_path / "none"),

@@ -8,7 +8,8 @@ from allranks import Cluster
 from allranks.head.world.forming import refusals
 from allranks.rank.collectives.wrap_collectives import OPERATIONS
 from allranks.rank.functions.refused_operations import RefusedOperations
-from allranks_backends.registry import BACKENDS, can_run, this_platform
+from allranks_backends.machines.platform import this_platform
+from allranks_backends.registry import BACKENDS, can_run
 from allranks_backends.unsupported_operations import limits
 from tests.backends.one_site import on_one
 from tests.frames import frames_of_ours

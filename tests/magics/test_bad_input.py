@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks_backends.registry import cannot_run, this_platform
+from allranks_backends.machines.platform import this_platform
+from allranks_backends.registry import cannot_run
 from tests.backends.one_site import on_one
 from tests.conftest import BUSY
 from tests.frames import frames_of_ours

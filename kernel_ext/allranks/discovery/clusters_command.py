@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from allranks.errors import AllranksError, UsageError
+from allranks.errors import AllranksError
 from allranks.units import duration_text, ranks_text
 from allranks_widgets.table import text_table
 
@@ -29,12 +29,8 @@ def add_arguments(lists: argparse.ArgumentParser, ends: argparse.ArgumentParser)
 
 
 def list_clusters(options: argparse.Namespace) -> int:
-    """Print the running clusters; returns the exit code: 1 if a host could not be asked, 2 for invalid options."""
-    try:
-        found = running_clusters(_hosts(options), options.python)
-    except UsageError as error:
-        print(f"allranks: {error}", file=sys.stderr)
-        return 2
+    """Print the running clusters; returns the exit code: 1 if a host could not be asked. Raises UsageError."""
+    found = running_clusters(_hosts(options), options.python)
     if options.json:
         print(json.dumps([each.as_json() for each in found.clusters], indent=2))
     elif found.clusters:

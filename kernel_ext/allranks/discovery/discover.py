@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from allranks.errors import HostUnreachable, UsageError
 from allranks_backends.hostfile import host_named
 from allranks_backends.machines import ethernet_hosts as servers
-from allranks_backends.registry import BackendError
+from allranks_backends.protocol import BackendError
 from allranks_backends.thunderbolt import addressing, cables, notes, thunderbolt_ports
 from allranks_backends.thunderbolt.proposal import over_ethernet, over_thunderbolt
 from allranks_backends.thunderbolt.thunderbolt_ports import Mac

@@ -17,7 +17,8 @@ from allranks.errors import AllranksError, CannotStart
 from allranks.machine.end_with_parent import end_with_parent
 from allranks.messages.events.probe_answers import ProbeCheck, Result
 from allranks_backends.hostfile import read_hostfile
-from allranks_backends.registry import get_backend, this_platform
+from allranks_backends.machines.platform import this_platform
+from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.nccl import SHARE
 
 from .conformance_cells import BREAK, DTYPES, KEPT, KILL, OPERATIONS, SIZES, SUM, Wrong, wrong

@@ -48,12 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the probe and write the report; return the exit code."""
-    try:
-        wanted, out = _wanted(options), _folder(options)
-    except UsageError as error:
-        print(f"allranks: {error}", file=sys.stderr)
-        return 2
+    """Run the probe and write the report; return the exit code. Raises UsageError."""
+    wanted, out = _wanted(options), _folder(options)
     report = Probe(wanted, lambda text: print(f"allranks: asking: {text}", file=sys.stderr, flush=True)).run()
     if not options.with_names:
         report = hidden(report, hider(wanted.names))

@@ -22,7 +22,8 @@ from allranks.lifeline.head_end import Lifeline
 from allranks.messages.host_messages import DescribeCluster, RankConfig
 from allranks.messages.requests import Exit, Spawn
 from allranks_backends.plan import WorldPlan
-from allranks_backends.registry import Backend, get_backend
+from allranks_backends.protocol import Backend
+from allranks_backends.registry import get_backend
 from allranks_backends.runtimes.mpi import find_mpirun
 
 from .detached_cluster_file import cluster_id

@@ -32,8 +32,10 @@ from allranks.machine.shortages import cannot_start, shortages
 from allranks.machine.tcp_ports import says_transient
 from allranks.messages.requests import Answer, Interrupt, Question, Spawn
 from allranks.messages.wire import Buffer
+from allranks_backends.machines.platform import this_platform
 from allranks_backends.plan import Host, Platform, Site, WorldPlan, alike
-from allranks_backends.registry import Backend, BackendError, can_run, get_backend, this_platform
+from allranks_backends.protocol import Backend, BackendError
+from allranks_backends.registry import can_run, get_backend
 
 from . import choose_network, forming
 from .detached_cluster_file import Detached, detached_file, free_name
