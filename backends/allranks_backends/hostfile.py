@@ -227,10 +227,11 @@ def _backend(value: object) -> str | None:
 
 
 def _envs(value: object) -> tuple[str, ...]:
-    envs = _strings('"envs"', value, 'variables like "NAME=value"')
+    envs = _strings('"envs"', value, 'variables like "NAME=value" or "NAME"')
     for env in envs:
         if not _VARIABLE.fullmatch(env):
-            raise HostfileError(f'"envs" has {_shown(env)}; expected "NAME=value", the name of letters, digits and _')
+            expected = 'expected "NAME=value" or, for an empty value, "NAME", the name of letters, digits and _'
+            raise HostfileError(f'"envs" has {_shown(env)}; {expected}')
     return envs
 
 

@@ -94,7 +94,10 @@ def entry(**changes):
         ('{"hosts": [{"ssh": "a"}], "backend": "rign"}', '"backend" is "rign".*Did you mean --backend ring'),
         ('{"hosts": [{"ssh": "a"}], "backend": 3}', '"backend" is 3; expected a name'),
         ('{"hosts": [{"ssh": "a"}], "envs": {"A": "1"}}', '"envs" is {"A": "1"}; expected a list of variables'),
-        ('{"hosts": [{"ssh": "a"}], "envs": ["A B=1"]}', '"envs" has "A B=1"; expected "NAME=value"'),
+        (
+            '{"hosts": [{"ssh": "a"}], "envs": ["A B=1"]}',
+            '"envs" has "A B=1"; expected "NAME=value" or, for an empty value, "NAME"',
+        ),
         ("[]", "it lists no ranks"),
         ("mac1 slots=0\n", "it lists no ranks"),
         ("mac1 slots=two\n", r"line 1, 'mac1 slots=two': slots is two; expected a number"),

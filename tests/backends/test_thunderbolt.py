@@ -10,6 +10,9 @@ from itertools import combinations
 
 import pytest
 
+from allranks_backends.doctor.finding import Finding
+from allranks_backends.doctor.host_facts import Asked, HostFacts
+from allranks_backends.doctor.macs import thunderbolt
 from allranks_backends.protocol import BackendError
 from allranks_backends.thunderbolt import addressing, cables, notes, proposal
 from allranks_backends.thunderbolt.cables import find_cables, layout_of, missing_in_mesh, missing_in_ring, proposals
@@ -243,3 +246,19 @@ def test_the_fewest_cables_close_a_ring() -> None:
             fewer = [pair for pair in after if pair != (left_out[0] + 1, left_out[1] + 1)]
             assert not layout_of(read(Cabling(cabling.macs(4), cabling.joined("mac", fewer)))).whole_ring(4)
     assert cables.can_mesh(macs)
+
+
+def test_the_doctor_names_the_address_that_a_port_has_and_the_one_proposed() -> None:
+    def found(held: str) -> list[Finding]:
+        macs = read(replace(cabling.TWO_CABLES, addressed=True))
+        address = IPv4Interface(held) if held else None
+        ports = tuple(replace(port, address=address) if port.interface == "en6" else port for port in macs[1].ports)
+        hosts = [HostFacts(mac.name, mac=mac) for mac in (macs[0], replace(macs[1], ports=ports))]
+        return [each for each in thunderbolt(hosts, Asked(backend="jaccl")) if each.severity != "note"]
+
+    assert found("192.168.0.2/30") == []
+    [other] = found("169.254.7.7/16")
+    assert (other.severity, other.host) == ("warning", "mac2")
+    assert other.what.startswith("Other addresses than proposed: en6 has 169.254.7.7/16 instead of 192.168.0.2/30.")
+    [none] = found("")
+    assert (none.severity, none.host) == ("error", "mac2") and "no IPv4 address" in none.what

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,20 @@ def test_a_command_that_does_not_end_costs_only_its_own_answer(monkeypatch: pyte
     assert here.out("fast") == "there\n"
 
 
+def test_a_login_may_last_as_long_as_the_caller_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    class Noted(threading.Timer):
+        def __init__(self, interval: float, *rest: Any) -> None:
+            limits.append(interval)
+            super().__init__(interval, *rest)
+
+    monkeypatch.setattr(threading, "Timer", Noted)
+    survey([HERE], {"say": "echo hi"}, lambda _: 90)
+    survey([HERE], {"say": "echo hi"})
+    assert limits == [90 + survey_module.LOGIN_WITHIN, survey_module.COMMANDS_WITHIN + survey_module.LOGIN_WITHIN]
+
+
 def test_a_host_that_is_not_there_is_named_with_what_to_do() -> None:
     here, there = survey([HERE, Host("nohost.invalid", local=False)], {"say": "echo hi"})
     assert here.out("say") == "hi\n" and not here.trouble
@@ -60,5 +76,5 @@ def test_nothing_is_left_in_the_folder_for_temporary_files(tmp_path: Path, monke
 def test_the_pipes_of_a_process_that_reads_nothing_are_closed() -> None:
     with warnings.catch_warnings(record=True) as unclosed:
         warnings.simplefilter("always", ResourceWarning)
-        assert survey_module._run(["true"], bytes(1 << 20), b"end") == (b"", b"")
+        assert survey_module._run(["true"], bytes(1 << 20), b"end", 15.0) == (b"", b"")
     assert not unclosed

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from allranks.head.world import forming
-from allranks.messages.requests import MayConnect
+from allranks.head.world.choose_network import Tried, _rates
+from allranks.messages.requests import HostTried, MayConnect
 from allranks_backends.plan import Host, Placement
 from allranks_backends.registry import get_backend
 from allranks_backends.unsupported_operations import limits
@@ -90,3 +91,10 @@ def test_only_the_last_rank_is_told_and_not_before_the_others_listen(
     placements = [Placement(rank, Host(f"host{rank}", addresses=("10.0.0.1",)), 0, (PORTS[rank],)) for rank in range(3)]
     forming._let_connect(backend.plan(placements), backend, cast(Any, ranks), cast(Any, ranks), ranks.answers)
     assert not ranks.left and ranks.told == [("rank 2", MayConnect(PORTS[0]))]
+
+
+def test_a_network_in_which_a_pair_was_not_tried_is_not_taken_for_faster() -> None:
+    all_pairs: Tried = {("a", "b"): HostTried("", 5.0), ("b", "c"): HostTried("", 3.0)}
+    one_pair: Tried = {("a", "b"): HostTried("", 90.0)}
+    cut: Tried = all_pairs | {("b", "c"): HostTried("no answer within 3 s")}
+    assert _rates([all_pairs, one_pair, cut, {}], 2) == [3.0, 0.0, 0.0, 0.0]

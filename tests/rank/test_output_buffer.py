@@ -193,6 +193,19 @@ def test_a_flood_keeps_its_start_and_its_end_and_counts_the_rest() -> None:
     assert len(kept) <= 1100
 
 
+def test_bytes_are_counted_and_no_character_is_cut_in_two() -> None:
+    output = Written(limit=100, tail=100)
+    for _ in range(100):
+        output.write("stdout", "grüße 世界\n")  # 9 characters, 15 bytes
+    output.write("stdout", "世" * 100 + "\n")
+    items = output.ended()
+    kept = texts(items)
+    [cut] = cuts(items)
+    assert output.nbytes == 100 * 15 + 301
+    assert cut["bytes"] + len(kept.encode()) == output.nbytes and len(kept.encode()) <= 200
+    assert set(kept) == set("grüße 世界\n")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_written_is_kept_or_counted(seed: int) -> None:
     chance = random.Random(seed)
@@ -201,12 +214,12 @@ def test_whatever_is_written_is_kept_or_counted(seed: int) -> None:
     items: list[tuple[Any, ...]] = []
     for i in range(chance.randrange(1, 80)):
         text = chance.choice(["x" * chance.randrange(400), f"line {i}\n", "a\nb\n", "\n", "no end", "é" * 30 + "\n"])
-        written += len(text)
+        written += len(text.encode())
         output.write(chance.choice(["stdout", "stderr"]), text)
         if chance.random() < 0.3:
             items += output.take()[0]
     items += output.ended()
-    assert len(texts(items)) + sum(cut["bytes"] for cut in cuts(items)) == written == output.nbytes
+    assert len(texts(items).encode()) + sum(cut["bytes"] for cut in cuts(items)) == written == output.nbytes
     assert output.cut.nbytes == sum(cut["bytes"] for cut in cuts(items))
 
 

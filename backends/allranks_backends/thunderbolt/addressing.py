@@ -63,22 +63,42 @@ def addressing(macs: Sequence[Mac], layout: Layout) -> Addressing:
     return Addressing(ends, moved)
 
 
+@dataclass(frozen=True)
+class UnsetAddress:
+    """An end of a cable that lacks its proposed address."""
+
+    interface: str
+    held: str
+    """The address that the interface has, with its prefix length; empty if it has none."""
+    proposed: str
+    """The proposed address, with its prefix length."""
+    there: str
+    """The proposed address of the cable's other end."""
+
+
+def unset_addresses(macs: Sequence[Mac], index: int, addresses: Addressing) -> list[UnsetAddress]:
+    """Return the ends of cables at the Mac with this index that lack their proposed addresses."""
+    held = {port.interface: str(port.address or "") for port in macs[index].ports}
+    found = []
+    for peer in range(len(macs)):
+        ends = zip(addresses.ends.get((index, peer), ()), addresses.ends.get((peer, index), ()), strict=True)
+        for (interface, address), (_, there) in ends:
+            end = UnsetAddress(interface, held.get(interface, ""), f"{address}/{PREFIX}", there)
+            if end.held != end.proposed:
+                found.append(end)
+    return found
+
+
 def commands(macs: Sequence[Mac], addresses: Addressing) -> dict[str, list[str]]:
     """Return, by name of Mac, the commands yet to be run there, in order. A Mac with nothing to do is left out."""
     todo: dict[str, list[str]] = {}
     for index, mac in enumerate(macs):
         lines = ["sudo ifconfig bridge0 down"] if mac.bridge == "up" else []
-        held = {port.interface: port.address for port in mac.ports}
-        for peer in range(len(macs)):
-            ends = zip(addresses.ends.get((index, peer), ()), addresses.ends.get((peer, index), ()), strict=True)
-            for (interface, address), (_, there) in ends:
-                now = held.get(interface)
-                if now is not None and str(now) == f"{address}/{PREFIX}":
-                    continue
-                lines.append(f"sudo ifconfig {interface} inet {address} netmask {NETMASK}")
-                # If macOS has reached the peer before, for example over the bridge, it must change the old route.
-                route = f"{there} -interface {interface}"
-                lines.append(f"sudo route change {route} || sudo route add {route}")
+        for end in unset_addresses(macs, index, addresses):
+            lines.append(f"sudo ifconfig {end.interface} inet {end.proposed.partition('/')[0]} netmask {NETMASK}")
+            # If macOS has reached the peer before, for example over the bridge, it must change the old route.
+            route = f"{end.there} -interface {end.interface}"
+            lines.append(f"sudo route change {route} || sudo route add {route}")
         if lines:
             todo[mac.name] = lines
     return todo

@@ -106,7 +106,7 @@ def _ask(host: Host, commands: Commands, within: int) -> Surveyed:
     token, asked = secrets.token_hex(8), time.time()
     line: Sequence[str] = ["sh", "-s"] if host.local else ["ssh", *SSH_OPTIONS, *destination(host.name), "sh", "-s"]
     try:
-        out, err = _run(line, _script([*commands.values()], token, within).encode(), f"{token} end\n".encode())
+        out, err = _run(line, _script([*commands.values()], token, within).encode(), f"{token} end\n".encode(), within)
     except FileNotFoundError:
         return Surveyed(host, {}, f"{line[0]} was not found on this machine")
     except OSError as error:
@@ -122,13 +122,15 @@ def _ask(host: Host, commands: Commands, within: int) -> Surveyed:
     return Surveyed(host, answers, trouble, said, between)
 
 
-def _run(command: Sequence[str], script: bytes, end: bytes) -> tuple[bytes, bytes]:
+def _run(command: Sequence[str], script: bytes, end: bytes, within: float) -> tuple[bytes, bytes]:
     """Run `command` with `script` as its input; returns its output up to `end`, and its standard error.
+
+    It gets `LOGIN_WITHIN` seconds for the login, and `within` more for the script.
 
     Does not wait for the output to close, which may take hours if a start-up file has left a process there. Raises
     OSError (FileNotFoundError if there is no such program) and TimeoutExpired.
     """
-    within = COMMANDS_WITHIN + LOGIN_WITHIN
+    within += LOGIN_WITHIN
     pipe = subprocess.PIPE
     # In a session of its own, so that Ctrl-C in a terminal does not reach it.
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)

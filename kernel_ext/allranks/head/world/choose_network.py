@@ -73,7 +73,7 @@ def fastest(
     measurements: a busy machine may lower the measured rate by any factor, but never raises it.
     """
     todo = _pairs(plan)
-    rates = _rates(_tried(todo, networks, monitor, lifeline, measure=MEASURE))
+    rates = _rates(_tried(todo, networks, monitor, lifeline, measure=MEASURE), len(todo))
     best = max(range(len(networks)), key=lambda number: rates[number], default=0)
     if not best:
         return None
@@ -81,7 +81,7 @@ def fastest(
     for _ in range(1, MEASUREMENTS):
         if there < FASTER * here:
             return None
-        again = _rates(_tried(todo, two, monitor, lifeline, measure=MEASURE))
+        again = _rates(_tried(todo, two, monitor, lifeline, measure=MEASURE), len(todo))
         here, there = max(here, again[0]), max(there, again[1])
     if there < FASTER * here:
         return None
@@ -91,12 +91,12 @@ def fastest(
     )
 
 
-def _rates(tried: Sequence[Tried]) -> list[float]:
-    """Return the rate of each network's slowest pair, in bytes a second; 0 if a pair cannot connect."""
+def _rates(tried: Sequence[Tried], pairs: int) -> list[float]:
+    """Return the rate of each network's slowest pair, in bytes a second; 0 unless all `pairs` connected."""
     rates = []
     for found in tried:
         reached = [each.rate for each in found.values() if not each.why_not]
-        rates.append(min(reached, default=0.0) if len(reached) == len(found) else 0.0)
+        rates.append(min(reached, default=0.0) if len(reached) == pairs else 0.0)
     return rates
 
 

@@ -1,8 +1,8 @@
 """The text and displays of a cell on this rank, in order and of limited size; all cut output is counted.
 
 Text is kept as prints: a print is everything up to a write that ends a line. So a printed matrix stays together, and
-equal prints can be folded across ranks. The first `limit` characters of a cell are kept, then the last `tail`
-characters. Text in between is counted in a ``("cut", {"lines", "bytes"})`` item: nothing is dropped uncounted.
+equal prints can be folded across ranks. The first `limit` bytes (UTF-8) of a cell are kept, then the last `tail`
+bytes. Text in between is counted in a ``("cut", {"lines", "bytes"})`` item: nothing is dropped uncounted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .whole_output import Printed
 Item = tuple[Any, ...]
 
 LIMIT = 4_000_000
-"""Characters of text kept from the start of a cell's output on one rank."""
+"""Bytes of text kept from the start of a cell's output on one rank."""
 TAIL = 64_000
-"""Characters of text kept from the end of a cell's output."""
+"""Bytes of text kept from the end of a cell's output."""
 LIVE_AFTER = 0.2
 """Seconds before an unfinished line is shown: the next write finishes most lines."""
 PIECES = 8
@@ -41,7 +41,7 @@ CURSOR = re.compile(r"\x1b\[\?25[hl]")
 LIVE_SIZE = 2000
 """Maximum number of characters shown of an unfinished line, from its end."""
 RICH_LIMIT = 64_000_000
-"""Maximum total size of the displays and results (as JSON) and errors kept of one cell, in characters."""
+"""Maximum total size of the displays and results (as JSON) and errors kept of one cell, in bytes."""
 
 
 def sendable(text: str) -> str:
@@ -53,6 +53,11 @@ def sendable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
+
+
+def _size(text: str) -> int:
+    """The number of bytes of the text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 class OutputBuffer:
@@ -75,7 +80,7 @@ class OutputBuffer:
         self.reset(limit)
 
     def reset(self, limit: int = LIMIT) -> None:
-        """Start a new cell: its first `limit` characters are kept, and writes that are still queued belong to it."""
+        """Start a new cell: its first `limit` bytes are kept, and writes that are still queued belong to it."""
         with self._lock:
             self._announced = False
             self._announced_at = 0.0
@@ -189,7 +194,7 @@ class OutputBuffer:
 
     def error(self, error: CellError) -> None:
         """Take the error that the cell raised."""
-        self._take_rich("error", error, len(error.evalue) + sum(map(len, error.traceback)))
+        self._take_rich("error", error, _size(error.evalue) + sum(map(_size, error.traceback)))
 
     def clear(self, wait: bool) -> None:
         """Take a ``clear_output``, in order with the text and displays."""
@@ -255,18 +260,19 @@ class OutputBuffer:
             self._put_text(stream, text)
 
     def _put_text(self, stream: Stream, text: str) -> None:
-        size = len(text)
+        size = _size(text)
         self.lines += text.count("\n")
         self.nbytes += size
         self._to_keep.append(text)
-        self._size_to_keep += size
+        self._size_to_keep += len(text)
         if size <= self._left:
             self._left -= size
             self._add_text(stream, text)
             return
         if self._left > 0:
             # The first print over the limit is cut at the last line that fits, so that little of it is lost.
-            head, text = text[: self._left], text[self._left :]
+            head = text.encode()[: self._left].decode(errors="ignore")
+            text = text[len(head) :]
             keep, newline, rest = head.rpartition("\n")
             if newline:
                 head, text = keep + newline, rest + text
@@ -297,13 +303,14 @@ class OutputBuffer:
             self._put_tail(item)
 
     def _put_tail(self, item: Item) -> None:
-        if item[0] == "text" and len(item[2]) > self._tail_limit:
-            lost = item[2][: -self._tail_limit]
+        if item[0] == "text" and _size(item[2]) > self._tail_limit:
+            kept = item[2].encode()[-self._tail_limit :].decode(errors="ignore")
+            lost = item[2][: len(item[2]) - len(kept)]
             self._cut_lines += lost.count("\n")
-            self._cut_bytes += len(lost)
-            item = ("text", item[1], item[2][-self._tail_limit :])
+            self._cut_bytes += _size(lost)
+            item = ("text", item[1], kept)
         self._tail.append(item)
-        self._tail_bytes += len(item[2]) if item[0] == "text" else 0
+        self._tail_bytes += _size(item[2]) if item[0] == "text" else 0
         while self._tail_bytes > self._tail_limit:
             self._drop_oldest_text()
 
@@ -313,8 +320,8 @@ class OutputBuffer:
             item = self._tail.popleft()
             if item[0] == "text":
                 self._cut_lines += item[2].count("\n")
-                self._cut_bytes += len(item[2])
-                self._tail_bytes -= len(item[2])
+                self._cut_bytes += _size(item[2])
+                self._tail_bytes -= _size(item[2])
                 break
             kept.append(item)
         self._tail.extendleft(reversed(kept))
