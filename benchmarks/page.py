@@ -73,7 +73,7 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     """Rounds of `FRAMES` frames for each world, and of cells in turn."""
     rounds, frames, cells = (repeat or 2, 10, 3) if quick else (repeat or 5, FRAMES, CELLS)
     table = Table("page", f"the notebook's page in JupyterLab, {HZ} frames a second; lower is better")
-    if lacking := _missing():
+    if lacking := missing():
         table.notes.append(f"Not measured: {lacking}.")
         return table
     from playwright.sync_api import sync_playwright
@@ -101,7 +101,8 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     return table
 
 
-def _missing() -> str:
+def missing() -> str:
+    """What a benchmark of the page lacks here; empty if nothing."""
     for package in ("playwright", "jupyterlab"):
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed (pip install {package})"

@@ -122,6 +122,21 @@ def test_ranks_that_differ_stand_in_columns_or_line_by_line_as_the_reader_choose
         saved.page.close()
 
 
+@pytest.mark.parametrize(("size", "fit"), [(4, True), (8, False)])
+def test_columns_take_no_more_width_than_their_lines_and_a_shadow_shows_that_there_are_more(
+    open_notebook: OpenNotebook, size: int, fit: bool
+) -> None:
+    notebook = open_notebook(APART.replace("range(8)", f"range({size})"))
+    notebook.run()
+    lines = notebook.page.locator(".allranks-lines")
+    lines.wait_for()
+    assert lines.evaluate("(all) => all.scrollWidth <= all.clientWidth") is fit
+    assert lines.locator(".stdout").last.evaluate("(one) => one.getClientRects().length") == 1
+    height = lines.evaluate("(all) => parseFloat(getComputedStyle(all).lineHeight)")
+    assert all(box["height"] < 1.5 * height for one in lines.locator(".stdout").all() if (box := one.bounding_box()))
+    assert "local, scroll" in lines.evaluate("(all) => getComputedStyle(all).backgroundAttachment")
+
+
 def test_the_choice_stays_while_lines_come(open_notebook: OpenNotebook) -> None:
     said = "more of {rank}" + " and longer words" * 9
     more = f"show.blocks([Block('text', (rank,), f'{said}\\n') for rank in range(8)])"

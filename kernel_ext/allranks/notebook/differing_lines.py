@@ -35,7 +35,8 @@ CHOICE = """<style>
 .allranks-lines > .stderr {{ background: var(--jp-rendermime-error-background, #fdd) }}
 .allranks-lines b {{ font-weight: inherit }}
 .allranks-lines u {{ text-decoration: underline 2px; text-underline-offset: 2px }}
-body:has(#{key}:checked) .{key} {{ display: grid; overflow-x: auto }}
+body:has(#{key}:checked) .{key} {{ display: grid; overflow-x: auto;
+  font-size: calc(0.92 * var(--jp-code-font-size, 1em)) !important; background: {shade} !important }}
 body:has(#{key}:checked) .{key} > * {{ display: block !important; position: relative; padding: 0 1ch 0 3ch;
   text-indent: -2ch; border-left: 1px solid var(--jp-border-color2, #8888) }}
 body:has(#{key}:checked) .{key} > :not(.head) > b {{ position: absolute; clip-path: inset(50%) }}
@@ -45,12 +46,19 @@ body:has(#{key}:checked) .{key} > :not(.head) > b {{ position: absolute; clip-pa
 <label><input type="radio" name="{key}">by line</label></div>"""
 
 
+# A shadow at the right edge says that there are more columns. The page's colour, which scrolls with the last, hides it.
+SHADE = (
+    "linear-gradient(to left, var(--jp-layout-color0, Canvas) 40%, transparent) right / 32px 100% no-repeat local, "
+    "linear-gradient(to left, #8888, transparent) right / 12px 100% no-repeat scroll"
+)
+
+
 class LayoutChoice(Display):
     """The choice between the layouts, for all lines of a cell. Never updated, so that the reader's choice stays."""
 
     def __init__(self, columns: int, owner: object) -> None:
         super().__init__((), {}, {}, owner)
-        self.bundle = {"data": {"text/html": CHOICE.format(key=self.id, columns=columns)}}
+        self.bundle = {"data": {"text/html": CHOICE.format(key=self.id, columns=columns, shade=SHADE)}}
 
 
 class _Printed(NamedTuple):
@@ -92,7 +100,7 @@ class LineColumns(Display):
                 self._lines[at].append(_Printed(block.ranks, block.stream, text))
         rows = list(self._rows())
         widest = max(len(one.text) for line in self._lines for one in line)
-        columns = f"grid-template-columns:repeat({len(self.ranks)},minmax({min(widest, WIDEST) + 4}ch,1fr))"
+        columns = f"grid-template-columns:repeat({len(self.ranks)},minmax(calc({min(widest, WIDEST) + 2}ch + 2px),1fr))"
         gutter = len(self._prefix(self.ranks)[1])
         style = f"{PRE_STYLE};white-space:pre-wrap;--gutter:{gutter}ch;{columns}"
         heads = [self._row((rank,), 1, f"<b>{rank_label((rank,))}</b>", "head") for rank in self.ranks]
