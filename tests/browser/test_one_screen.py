@@ -33,6 +33,12 @@ SCENES = {
     "8 hosts, 64 train": streams.snapshot(64, 8, 200.25),
     "8 hosts, 64 hang": streams.hanging(64, 8),
 }
+FITTED = """() => {
+  const charts = [...document.querySelectorAll(".arw-chart, .arw-log-figure:not([hidden]) .arw-log-chart")];
+  const wide = (chart) => chart.querySelector(".uplot")?.clientWidth ?? 0;
+  return charts.every((chart) => Math.abs(wide(chart) - chart.clientWidth) < 2);
+}"""
+"""Charts are as wide as their place, which changes as others come."""
 HEIGHT = "document.querySelector('.arw-root').offsetHeight"
 
 
@@ -48,6 +54,7 @@ def logged(page: Page, ranks: int) -> None:
     past = [streams.snapshot(ranks, 1, when) for when in range(0, 200, 2)]
     send_all(page, past=past, items=streams.training(ranks), rows=rows)
     page.wait_for_selector(".arw-log-figure canvas")
+    page.wait_for_function(FITTED)
 
 
 def headline(page: Page, view: str) -> str:

@@ -2,7 +2,7 @@
 
 import { plain } from "./ansi.js";
 import { mean } from "./history.js";
-import { operations, sum } from "./snapshot.js";
+import { missing, operations, sum } from "./snapshot.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
@@ -12,6 +12,22 @@ import * as units from "./units.js";
 const MOST_POINTS = 100; // of which a trend is told
 const LEAST_POINTS = 6;
 const LONGEST = 80; // characters of a line of output
+
+/**
+ * Whom the world waits for, or who died; empty if it is well.
+ * @param {Snapshot} snapshot
+ */
+export function ofWorld(snapshot) {
+  const name = (/** @type {import("./types.js").RankView[]} */ ranks) => {
+    const label = units.rankLabel(ranks.map((rank) => rank.rank));
+    return label[0].toUpperCase() + label.slice(1);
+  };
+  const dead = snapshot.ranks.filter((rank) => rank.state === "dead");
+  if (dead.length) return `${name(dead)} died`;
+  const hang = missing(snapshot);
+  if (!hang) return "";
+  return `${name(hang.ranks)} ${hang.ranks.length === 1 ? "keeps" : "keep"} ${units.counted(hang.waiting.length, "rank")} waiting`;
+}
 
 /** @param {LinkFinding[]} found @returns {Headline} */
 export function ofLinks(found) {
@@ -75,6 +91,6 @@ export function ofOutput(output) {
   const error = cell.errors[cell.errors.length - 1];
   if (error) return { text: `${error.ename} on ${units.rankLabel(error.ranks)}`, wrong: true, whole: error.evalue };
   const at = cell.segments.findLastIndex((one, i) => one.kind === "text" && cell.texts[i].trim());
-  const line = at < 0 ? "" : plain(cell.texts[at]).trim();
+  const line = at < 0 ? "" : plain(cell.texts[at]).replace(/\s+/g, " ").trim();
   return { text: line.length > LONGEST ? `${line.slice(0, LONGEST - 1)}…` : line, whole: line };
 }

@@ -5,7 +5,7 @@ import "./style.css";
 import { Console } from "./console.js";
 import { h, hide, icon, mark, say } from "./dom.js";
 import { Glance } from "./glance.js";
-import { ofCurves, ofLinks, ofOutput, ofTraffic } from "./headlines.js";
+import { ofCurves, ofLinks, ofOutput, ofTraffic, ofWorld } from "./headlines.js";
 import { Log } from "./log.js";
 import { Section } from "./section.js";
 import { advice, counts, findings, grouped, hostsOf, stateOf, worldState } from "./snapshot.js";
@@ -69,9 +69,14 @@ function render({ model, el }) {
   const parts = [];
   /** @type {HTMLElement[]} */
   const ofRanks = [];
+  /** @param {string} name @param {string} finding @returns {[string, string]} */
+  const caption = (name, finding) => {
+    const title = (store.snapshot && ofWorld(store.snapshot)) || (finding ? `${name}: ${finding}` : name);
+    return [title, `${world.textContent} · allranks, ${new Date().toLocaleString()}`];
+  };
   /** @param {string} name @param {{closed?: boolean, tools?: Node[]}} how @param {Node[]} nodes */
   const section = (name, how, ...nodes) => {
-    const made = new Section(name, { folds: views.length > 1, opened: () => again(), ...how }, ...nodes);
+    const made = new Section(name, { folds: views.length > 1, opened: () => again(), root, caption: (finding) => caption(name, finding), ...how }, ...nodes);
     sections.append(made.node);
     return made;
   };

@@ -12,6 +12,7 @@ const LOW = 112; // the same where height is scarce: a chart has its name above
 const MOST_CHARTS = 12;
 const LEAST_CHART = 250; // pixels of width, where height is scarce
 const PACE = 500; // ms between two drawings
+const RESIZED = 100; // the same where the width or the theme is another
 const STEPS = Array.from({ length: 33 }, (_, i) => [1, 2, 5].map((n) => Number(`${n}e${i - 16}`))).flat(); // between two figures
 const WHOLE = STEPS.filter((step) => step >= 1);
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
@@ -67,8 +68,9 @@ export class Log {
     const width = charts.length ? Math.floor(widthOf(charts[0].node, () => this.update()) || 400) : 0;
     const key = `${names.length} ${width} ${theme} ${this.by} ${this.scale}`;
     if (!force && curves.version === this.version && key === this.key) return;
-    if (!force && now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(), PACE - (now - this.drawnAt));
+    const pace = key === this.key ? PACE : RESIZED;
+    if (!force && now - this.drawnAt < pace) {
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
       return;
     }
     this.version = curves.version;

@@ -1,6 +1,8 @@
 // A view in the dashboard: its name, its finding in words, and the picture, which folds away.
 
 import { h, hide, icon, mark, say } from "./dom.js";
+import { openMenu } from "./menu.js";
+import { savePicture } from "./save_picture.js";
 
 /** @typedef {import("./headlines.js").Headline} Headline */
 
@@ -9,17 +11,26 @@ const KEY = "allranks-section-"; // in the page's session storage, with the name
 export class Section {
   /**
    * @param {string} name
-   * @param {{folds: boolean, closed?: boolean, tools?: Node[], opened: () => void}} how whether it can be folded, and is
-   *   closed at first; `tools` stand in its head while it is open; `opened` is called when it has been opened
+   * @param {{folds: boolean, closed?: boolean, tools?: Node[], opened: () => void, root: HTMLElement,
+   *   caption: (headline: string) => [string, string]}} how whether it can be folded, and is closed at first; `tools` stand
+   *   in its head while it is open; `opened` is called when it has been opened; `caption` is what stands above a picture of
+   *   it: what it finds, and where and when
    * @param {...Node} nodes
    */
-  constructor(name, { folds, closed = false, tools = [], opened }, ...nodes) {
+  constructor(name, { folds, closed = false, tools = [], opened, root, caption }, ...nodes) {
     this.name = name;
     this.open = folds ? kept(name) ?? !closed : true;
     this.sign = h("span.sign", {}, icon("warning"));
     this.words = h("span");
     this.finding = h("span.headline", {}, this.sign, this.words);
-    this.tools = h("div.tools", {}, ...tools);
+    const save = h("button.save", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Save picture of ${name}`, title: "Save picture" }, icon("save"));
+    const saved = (/** @type {"svg" | "png"} */ kind) =>
+      savePicture(kind, this.body, `allranks-${name.toLowerCase()}`, ...caption(this.finding.hidden ? "" : this.words.textContent));
+    save.addEventListener("click", () => openMenu(root, save, `Save picture of ${name}`, [
+      { name: "Save as SVG", what: "for documents; charts are images in it", act: () => saved("svg") },
+      { name: "Save as PNG", what: "for chats and slides", act: () => saved("png") },
+    ]));
+    this.tools = h("div.tools", {}, ...tools, save);
     this.body = h("div.section-body", {}, ...nodes);
     this.fold = folds && h("button.fold", { type: "button", onclick: () => {
       this.#set(!this.open);

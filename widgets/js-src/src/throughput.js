@@ -11,6 +11,7 @@ import * as units from "./units.js";
 const HEIGHT = 220;
 const LOW = 124; // the same where height is scarce
 const PACE = 1000; // ms between two drawings: the history has one row a second
+const RESIZED = 100; // the same where the width, the theme or the series are others
 const LEAST_SPAN = 30; // seconds of the time axis
 const OPERATIONS = ["operation", "ranks", "calls", "bytes", "smallest – largest", "transfer", "wait"];
 const NOT_TIMED = "timed with --timing only";
@@ -66,8 +67,9 @@ export class Throughput {
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
     const key = `${names.join()} ${width} ${theme}`;
     if (!force && history.version === this.version && key === this.key) return;
-    if (!force && now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(), PACE - (now - this.drawnAt));
+    const pace = key === this.key ? PACE : RESIZED;
+    if (!force && now - this.drawnAt < pace) {
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
       return;
     }
     this.version = history.version;

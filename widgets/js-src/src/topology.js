@@ -4,7 +4,7 @@ import { LEAST_WIDTH, h, hide, icon, mark, say, setIcon, svg, widthOf } from "./
 import { mean } from "./history.js";
 import { headOf, layout, layoutWithin } from "./layout.js";
 import { Matrix, described } from "./matrix.js";
-import { openMenu } from "./menu.js";
+import { openMenu, rankItems } from "./menu.js";
 import { route } from "./routes.js";
 import { collective, counts, doing, findings, gpusOf, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
@@ -224,7 +224,7 @@ export class Topology {
       "button.more",
       {
         type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Actions for rank ${rank}`,
-        onclick: () => openMenu(this.root, more, rank, this.store),
+        onclick: () => openMenu(this.root, more, `rank ${rank}`, rankItems(rank, this.store)),
       },
       icon("more"),
     );

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Curves } from "../src/curves.js";
 import { paceInWords } from "../src/glance.js";
-import { ofCurves, ofLinks, ofOutput, ofTraffic, trend } from "../src/headlines.js";
+import { ofCurves, ofLinks, ofOutput, ofTraffic, ofWorld, trend } from "../src/headlines.js";
 import { layoutWithin } from "../src/layout.js";
 import { Output } from "../src/output.js";
 import { findings } from "../src/snapshot.js";
@@ -68,7 +68,7 @@ test("of the output the error is told, else the last line", () => {
   assert.equal(ofOutput(output).text, "");
   output.take([
     { cell: 1, kind: "begin", ranks: [0, 1], code: "" },
-    { cell: 1, kind: "text", ranks: [0, 1], stream: "stdout", text: "step 1\n\u001b[31mstep 2\u001b[0m\n\n" },
+    { cell: 1, kind: "text", ranks: [0, 1], stream: "stdout", text: "step 1\n\u001b[31mstep    2\u001b[0m\n\n" },
   ]);
   assert.equal(ofOutput(output).text, "step 2");
   output.take([{ cell: 1, kind: "error", ranks: [1], ename: "ValueError", evalue: "bad batch", traceback: [] }]);
@@ -87,4 +87,12 @@ test("a plan is as low as wanted, with the largest cards that are; else links ar
   }
   const many = layoutWithin(hosts(8, 8), "ring", 666, {}, 310);
   assert.deepEqual([many.shape, many.left], ["none", true]);
+});
+
+test("a picture of a world that waits, or has lost ranks, says so", () => {
+  const one = world([1, 1, 1]);
+  assert.equal(ofWorld(one), "");
+  const ranks = one.ranks.map((rank) => (rank.rank === 1 ? rank : { ...rank, state: /** @type {const} */ ("waiting"), since: 9, collective: /** @type {any} */ ({ number: 4 }) }));
+  assert.equal(ofWorld({ ...one, ranks }), "Rank 1 keeps 2 ranks waiting");
+  assert.equal(ofWorld({ ...one, ranks: ranks.map((rank) => (rank.rank === 1 ? rank : { ...rank, state: "dead" })) }), "Ranks 0, 2 died");
 });
