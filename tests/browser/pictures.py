@@ -61,6 +61,11 @@ def drawn(
     return page
 
 
+def open_ranks(page: Page) -> None:
+    """Unfold the table of ranks and the output, which are folded at first where all views are shown."""
+    page.get_by_role("button", name="Ranks", exact=True).click()
+
+
 def show(page: Page, snapshot: Snapshot) -> None:
     """Draw `snapshot` in place of the one before."""
     page.evaluate("(frame) => window.show(frame)", json.dumps(to_dict(snapshot)))

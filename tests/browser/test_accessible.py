@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.lab import THEME, Notebook
-from tests.browser.pictures import drawn
+from tests.browser.pictures import drawn, open_ranks
 from tests.browser.test_widths import VIEWS, logged
 from tests.widgets import streams
 
@@ -80,6 +80,7 @@ def test_axe_finds_nothing_serious_in_what_verbs_print(open_notebook: Callable[.
 @pytest.mark.parametrize("width", [330, 700, 1440])
 def test_the_keyboard_reaches_all_of_a_dashboard_and_shows_where_it_is(browser: Browser, width: int) -> None:
     page = drawn(browser, streams.hanging(4, 1), width, views=VIEWS)
+    open_ranks(page)
     logged(page, 4, "loss", "accuracy")
     page.locator(".arw-links summary").focus()
     page.keyboard.press("Enter")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.lab import Notebook
+from tests.browser.pictures import open_ranks
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -72,6 +73,7 @@ def test_all_three_pictures_move_while_ranks_train(open_notebook: OpenNotebook, 
         "() => /[kMG]B\\/s/.test(document.querySelector('[aria-label=Topology]')?.textContent ?? '')"
     )
     page.wait_for_function("() => /all_sum/.test(document.querySelector('[aria-label=Throughput]')?.textContent ?? '')")
+    open_ranks(page)
     page.wait_for_function("() => /step 0/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
     before = page.evaluate(FRAMES)
     page.wait_for_function(f"{FRAMES} >= {before + 3}")  # frames come while the cell runs
@@ -85,6 +87,7 @@ def test_interrupt_from_the_menu_ends_an_endless_loop(open_notebook: OpenNoteboo
     loop = "%%distributed\nif rank == 1:\n    while True: pass"
     notebook = watched(open_notebook, loop)
     page = notebook.page
+    open_ranks(page)
     page.wait_for_function("() => /line 3/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
     chosen = menu(notebook, 1, "Interrupt")
     page.wait_for_function(f'() => {LAST_PROMPT.format(cell=2)} !== "[*]:"')
@@ -143,6 +146,7 @@ def test_break_from_the_menu_frees_ranks_that_wait(open_notebook: OpenNotebook) 
     wait = "%%distributed\nif rank == 0:\n    mx.eval(mx.distributed.all_sum(mx.ones(3)))"
     notebook = watched(open_notebook, wait)
     page = notebook.page
+    open_ranks(page)
     page.wait_for_function("() => /waiting/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
     chosen = menu(notebook, 0, "Abort")
     page.wait_for_function(f'() => {LAST_PROMPT.format(cell=2)} !== "[*]:"')

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.lab import Meter, Notebook
+from tests.browser.pictures import open_ranks
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -69,6 +70,7 @@ def test_all_pictures_move_while_a_cell_blocks_the_kernel(open_notebook: OpenNot
     page.wait_for_function(f'Number(document.querySelector(".arw-root").dataset.frames) > {before + 5}')
     assert page.locator(".arw-rank").count() == 4
     assert "loopback" in (page.locator(".arw-lines").text_content() or "")
+    open_ranks(page)
     page.wait_for_function("""document.querySelector(".arw-legend").innerText.includes("GB/s")""")
     page.wait_for_function("""document.querySelector(".arw-list").innerText.includes("step   60  loss 0.3914")""")
     page.wait_for_function("""document.querySelectorAll(".arw-live [role=progressbar]").length === 4""")
@@ -80,6 +82,7 @@ def test_an_action_reaches_the_kernel_while_a_cell_blocks_it(open_notebook: Open
     notebook.begin()
     page = notebook.page
     page.wait_for_selector('.arw-rank[data-rank="2"]')
+    open_ranks(page)
     page.wait_for_function("""[...document.querySelectorAll(".jp-InputPrompt")].at(-1).textContent === "[*]:" """)
     # What comes with it says that there is a kernel that can do something.
     page.wait_for_function("""document.querySelector(".arw-list").innerText.includes("step   60")""")
@@ -144,6 +147,7 @@ def test_axe_finds_nothing_serious(open_notebook: OpenNotebook, axe: str, size: 
     notebook = open_notebook(show(size, hosts), f"dashboard.output(streams.failing({size}))")
     page = notebook.page
     notebook.run()
+    open_ranks(page)
     page.wait_for_selector(".arw-error")
     notebook.theme(theme)
     page.locator(".arw-links summary").click()
@@ -177,6 +181,7 @@ print(f"frames of {{len(dashboard.frame)}} bytes")
     notebook.begin()
     page = notebook.page
     page.wait_for_selector('.arw-rank[data-rank="63"]')
+    open_ranks(page)
     notebook.settled()
     meter, count = Meter(page), 'Number(document.querySelector(".arw-root").dataset.frames)'
     seen = [frames(notebook)]
@@ -221,6 +226,7 @@ def test_figures_and_html_are_shown_and_run_nothing(open_notebook: OpenNotebook)
     notebook = open_notebook(show(4), RICH)
     notebook.run()
     page = notebook.page
+    open_ranks(page)
     page.wait_for_function("""document.querySelector(".arw-rich img")?.naturalWidth === 120""")
     frame = page.frame_locator(".arw-rich iframe")
     frame.get_by_text("the table").wait_for()
@@ -239,6 +245,7 @@ def test_four_times_100_000_lines_stay_responsive(open_notebook: OpenNotebook) -
     notebook = open_notebook(show(4))
     notebook.run()
     page = notebook.page
+    open_ranks(page)
     page.wait_for_function("""document.querySelector(".arw-list").innerText.includes("step   60")""")
     notebook.execute("for items in streams.flood(4, 100_000):\n    dashboard.output(items)")
     page.wait_for_function("""/^400\\D000 lines.*done in/.test(document.querySelector(".arw-counts").textContent)""")
@@ -294,6 +301,7 @@ def test_four_times_100_000_lines_stay_responsive(open_notebook: OpenNotebook) -
 def test_a_reload_brings_everything_back(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook(show(4), feed(4))
     notebook.run()
+    open_ranks(notebook.page)
     notebook.save()
     notebook.open()
     page = notebook.page
@@ -343,6 +351,8 @@ def test_two_views_show_the_same(open_notebook: OpenNotebook) -> None:
     notebook.run()
     page = notebook.page
     page.wait_for_function("""document.querySelectorAll(".arw-root").length === 3""")
+    for ranks in page.get_by_role("button", name="Ranks", exact=True).all():
+        ranks.click()
     page.wait_for_function(
         """[...document.querySelectorAll(".arw-list")].every((one) => one.innerText.includes("step   60"))"""
     )

@@ -10,7 +10,7 @@ import pytest
 
 from allranks_backends.views import Snapshot
 from allranks_widgets.snapshot_json import to_dict
-from tests.browser.pictures import drawn
+from tests.browser.pictures import drawn, open_ranks
 from tests.browser.test_widths import VIEWS
 from tests.widgets import streams
 
@@ -34,6 +34,8 @@ def with_memory(now: Snapshot, rss: int) -> Snapshot:
 def test_figures_are_drawn_twice_a_second_and_states_at_once(browser: Browser) -> None:
     now = streams.snapshot(4, 1, 200.25)
     page = drawn(browser, with_memory(now, 10**9), 1006, views=VIEWS, clock=True)
+    open_ranks(page)
+    page.clock.run_for(1000)
     memory = page.locator(MEMORY)
     assert memory.text_content() == "1.00 GB"
     send(page, with_memory(now, 2 * 10**9))
@@ -55,6 +57,7 @@ def test_figures_are_drawn_twice_a_second_and_states_at_once(browser: Browser) -
 def test_output_is_drawn_at_once_and_figures_do_not_come_with_it(browser: Browser) -> None:
     now = streams.snapshot(4, 1, 200.25)
     page = drawn(browser, with_memory(now, 10**9), 1006, views=VIEWS, clock=True)
+    open_ranks(page)
     page.clock.run_for(1000)
     send(page, with_memory(now, 2 * 10**9))
     page.clock.run_for(20)

@@ -10,7 +10,7 @@ import pytest
 
 from allranks_backends.views import RankState
 from allranks_widgets.curves import rows_json
-from tests.browser.pictures import drawn, send_all, show
+from tests.browser.pictures import drawn, open_ranks, send_all, show
 from tests.widgets import streams
 
 if TYPE_CHECKING:
@@ -38,14 +38,20 @@ def logged(page: Page, ranks: int, *names: str) -> None:
     rows = [(rank, name, 7, step, math.exp(-step / 30) + rank, 1.0) for rank, name, step in points]
     past = [streams.snapshot(ranks, 1, when) for when in range(30)]
     send_all(page, past=past, items=streams.training(ranks) + streams.failing(ranks), rows=rows)
+    page.wait_for_selector(".arw-log-figure canvas")
+    more = page.locator(".arw-log > button")
+    if more.is_visible():
+        more.click()
     page.wait_for_function("(n) => document.querySelectorAll('.arw-log-figure canvas').length === n", arg=len(names))
 
 
 @pytest.mark.parametrize("width", [298, 330, 466, 700, 1006, 1440])
 def test_nothing_is_cut_at_the_right(browser: Browser, width: int) -> None:
     page = drawn(browser, streams.snapshot(4, 1, 200.25), width, views=VIEWS)
+    open_ranks(page)
     logged(page, 4, "loss", "accuracy")
-    page.locator(".arw-links summary").click()
+    for details in page.locator("summary").all():
+        details.click()
     page.get_by_role("button", name="By rank").last.click()
     page.wait_for_function("document.querySelectorAll('.arw-log .arw-legend-item').length === 8")
     assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -89,6 +95,7 @@ def test_the_rank_that_others_wait_for_is_seen_first_and_axe_finds_nothing(
     browser: Browser, axe: str, width: int, theme: str
 ) -> None:
     page = drawn(browser, streams.hanging(4, 1), width, views=VIEWS, theme=theme)
+    open_ranks(page)
     send_all(page, items=CELL)
     page.wait_for_function("document.querySelector('.arw-rank[data-late=true]').innerText.includes('In[3]')")
     assert "waiting for rank 2" in page.locator(".arw-world").inner_text()
@@ -134,6 +141,7 @@ def test_words_that_do_not_explain_themselves_are_explained(browser: Browser) ->
     states: list[RankState] = ["unblocked", "dead", "running", "running"]
     ranks = tuple(replace(one, state=state) for one, state in zip(now.ranks, states, strict=True))
     page = drawn(browser, replace(now, ranks=ranks, state="broken"), 700, views=VIEWS)
+    open_ranks(page)
     for selector in (".arw-rank-main", ".arw-state-cell > *", ".arw-states span >> text=1 unblocked"):
         assert "was aborted" in (page.locator(selector).first.get_attribute("title") or "")
     heal = page.locator(".arw-advice button")
@@ -154,6 +162,7 @@ def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
     lost: dict[int, RankState] = {2: "dead", 5: "failed"}
     ranks = [replace(one, state=lost.get(one.rank, one.state)) for one in now.ranks]
     page = drawn(browser, replace(now, ranks=tuple(ranks)), width, views=VIEWS, theme=theme)
+    open_ranks(page)
     logged(page, 4, "loss")
     first, second = page.locator(".arw-states .arw-lost").all()
     assert [first.inner_text(), second.inner_text()] == ["rank 2 dead", "rank 5 failed"]
@@ -189,7 +198,7 @@ def test_the_chart_of_traffic_follows_the_width_and_the_theme_though_nothing_new
 @pytest.mark.parametrize("width", [466, 1006, 1440])
 def test_charts_of_what_was_logged_share_the_width(browser: Browser, width: int) -> None:
     for ranks, names in [(2, ["loss"]), (6, ["loss"]), (3, ["loss", "accuracy"]), (6, ["loss", "accuracy", "rate"])]:
-        page = drawn(browser, streams.snapshot(ranks, 1, 200.25), width, views=VIEWS)
+        page = drawn(browser, streams.snapshot(ranks, 1, 200.25), width, views=("log",))
         logged(page, ranks, *names)
         page.get_by_role("button", name="By rank").last.click()
         lines = ranks * len(names)

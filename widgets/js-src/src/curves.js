@@ -2,10 +2,12 @@
 
 /** @typedef {[number, string, number, number, number | string, number]} Row rank, name, cell, step, value, time */
 /** @typedef {number | null} Value */
-/** @typedef {{steps: number[], values: Value[], last: number | string, cell: number}} Curve */
+/** @typedef {{steps: number[], values: Value[], last: number | string, cell: number,
+ *   recent: [number, number][]}} Curve `recent` are the last steps with the time of each, in Unix seconds */
 
 export const MOST_POINTS = 2000; // of a curve; then every second step of all ranks goes
 export const MOST_CURVES = 256;
+const MOST_RECENT = 20; // steps of which the pace is told
 
 export class Curves {
   constructor() {
@@ -17,18 +19,20 @@ export class Curves {
 
   /** @param {Row[]} rows */
   add(rows) {
-    for (const [rank, name, cell, step, value] of rows) {
+    for (const [rank, name, cell, step, value, time] of rows) {
       const curve = this.#curve(name, rank);
       if (!curve) continue;
       // A step that goes back: a loop starts again. In another cell, the name's curves up to the earlier cell are of an earlier run.
       if (step < curve.steps[curve.steps.length - 1]) {
-        curve.steps.length = curve.values.length = 0;
+        curve.steps.length = curve.values.length = curve.recent.length = 0;
         if (cell !== curve.cell) this.#dropOlder(name, rank, curve.cell);
       }
       curve.cell = cell;
       curve.steps.push(step);
       curve.values.push(typeof value === "number" ? value : null);
       curve.last = value;
+      curve.recent.push([step, time]);
+      if (curve.recent.length > MOST_RECENT) curve.recent.shift();
       if (curve.steps.length > MOST_POINTS) this.#thin(name, curve);
     }
     if (rows.length) this.version++;
@@ -45,7 +49,7 @@ export class Curves {
     if (curve) return curve;
     if (this.count >= MOST_CURVES) return null;
     if (!ranks) this.byName.set(name, (ranks = new Map()));
-    curve = { steps: [], values: [], last: 0, cell: 0 };
+    curve = { steps: [], values: [], last: 0, cell: 0, recent: [] };
     ranks.set(rank, curve);
     this.count++;
     return curve;
@@ -95,6 +99,15 @@ export class Curves {
   /** @param {string} name @param {number} rank */
   last(name, rank) {
     return this.byName.get(name)?.get(rank)?.last;
+  }
+
+  /** @returns {number | null} steps a second lately, by the first name on its first rank; null if that cannot be told */
+  get pace() {
+    const [name] = this.names;
+    const recent = name === undefined ? [] : (this.byName.get(name)?.get(this.ranks(name)[0])?.recent ?? []);
+    if (recent.length < 2) return null;
+    const [[step, time], [last, now]] = [recent[0], recent[recent.length - 1]];
+    return last > step && now > time ? (last - step) / (now - time) : null;
   }
 
   /**

@@ -96,6 +96,7 @@ export function mark(node, name, value) {
  * @param {string} label
  * @param {[string, string][]} choices value and name
  * @param {(value: string) => void} chosen
+ * @returns {{node: HTMLElement, set: (value: string) => void}}
  */
 export function choice(label, choices, chosen) {
   const buttons = choices.map(([value, name]) =>
@@ -121,6 +122,8 @@ const PATHS = {
   stopped: "M2.5 2.5h7v7h-7z",
   dead: "M6 1.2L11 10.4H1zM6 4.6v2.6M6 8.7v.4",
   warning: "M6 1.2L11 10.4H1zM6 4.6v2.6M6 8.7v.4",
+  save: "M6 1.5v6M3.4 5L6 7.6L8.6 5M2 10.4h8",
+  fold: "M3 4.5L6 7.5L9 4.5",
   more: "M2.2 6h.01M6 6h.01M9.8 6h.01",
 };
 

@@ -1,42 +1,67 @@
 // The latest of what was logged, in the first line of the page, however far below its charts are.
 
-import { h, mark, say, svg } from "./dom.js";
-import { figure } from "./units.js";
+import { h, hide, mark, say, svg } from "./dom.js";
+import { figure, lasted, seconds } from "./units.js";
 
 /** @typedef {import("./curves.js").Curves} Curves */
 /** @typedef {import("./curves.js").Value} Value */
 
 const PACE = 1000; // ms between two drawings
 const MOST_NAMES = 2;
+const LATE = 3; // seconds without a step before that is said, if a step takes less
+const MANY = 3; // steps that might have come in that time
 const [WIDTH, HEIGHT] = [72, 16]; // pixels of a line
 const MOST_POINTS = 60;
 
 export class Glance {
   constructor() {
-    this.node = h("span.glance");
-    this.version = -1;
+    this.pace = h("span.glance-pace", { hidden: true });
+    this.figures = h("span.glance-figures");
+    this.node = h("span.glance", {}, this.pace, this.figures);
+    this.version = this.seen = -1;
+    this.since = 0; // when the last step came
     this.drawnAt = -PACE;
     this.later = 0;
     /** @type {Map<string, (curves: Curves) => void>} */
     this.parts = new Map();
   }
 
-  /** @param {Curves} curves */
-  update(curves) {
+  /**
+   * @param {Curves} curves
+   * @param {boolean} running whether ranks run
+   */
+  update(curves, running) {
+    this.#tellPace(curves, running);
     const now = performance.now();
     clearTimeout(this.later);
     if (curves.version === this.version) return;
     if (now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(curves), PACE - (now - this.drawnAt));
+      this.later = window.setTimeout(() => this.update(curves, running), PACE - (now - this.drawnAt));
       return;
     }
     [this.version, this.drawnAt] = [curves.version, now];
     const names = curves.names.slice(0, MOST_NAMES);
     if (names.join("\n") !== [...this.parts.keys()].join("\n")) {
-      this.node.replaceChildren();
+      this.figures.replaceChildren();
       this.parts = new Map(names.map((name) => [name, this.#part(name)]));
     }
     for (const draw of this.parts.values()) draw(curves);
+  }
+
+  /**
+   * @param {Curves} curves
+   * @param {boolean} running
+   */
+  #tellPace(curves, running) {
+    const { pace, version } = curves;
+    const now = performance.now();
+    if (version !== this.seen) [this.seen, this.since] = [version, now];
+    const still = (now - this.since) / 1000;
+    hide(this.pace, pace === null || !running);
+    if (pace === null) return;
+    const late = still > Math.max(LATE, MANY / pace);
+    mark(this.pace, "data-late", String(late));
+    say(this.pace, late ? `no step for ${lasted(Math.floor(still))}` : paceInWords(pace));
   }
 
   /** @param {string} name */
@@ -45,7 +70,7 @@ export class Glance {
     const title = h("span.glance-name", { title: name }, name);
     const line = svg("polyline", {});
     const spark = svg("svg", { class: "arw-spark", width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, line);
-    this.node.append(h("span.glance-part", {}, title, " ", value, " ", spark, step));
+    this.figures.append(h("span.glance-part", {}, title, " ", value, " ", spark, step));
     return (/** @type {Curves} */ curves) => {
       const [steps, means] = curves.columns(name, "range");
       const known = means.flatMap((y, i) => (typeof y === "number" ? [[/** @type {number} */ (steps[i]), y]] : []));
@@ -54,6 +79,11 @@ export class Glance {
       mark(line, "points", sparkline(known));
     };
   }
+}
+
+/** @param {number} pace steps a second @returns {string} `12 steps/s`, or `15 s a step` */
+export function paceInWords(pace) {
+  return pace < 0.2 ? `${seconds(1 / pace)} a step` : `${Number(pace.toPrecision(pace < 10 ? 2 : 3))} steps/s`;
 }
 
 /**

@@ -5,8 +5,10 @@ import "./style.css";
 import { Console } from "./console.js";
 import { h, hide, icon, mark, say } from "./dom.js";
 import { Glance } from "./glance.js";
+import { ofCurves, ofLinks, ofOutput, ofTraffic, ofWorld } from "./headlines.js";
 import { Log } from "./log.js";
-import { advice, counts, grouped, hostsOf, stateOf, worldState } from "./snapshot.js";
+import { Section } from "./section.js";
+import { advice, counts, findings, grouped, hostsOf, stateOf, worldState } from "./snapshot.js";
 import { Status } from "./status.js";
 import { storeOf } from "./store.js";
 import { followTheme } from "./theme.js";
@@ -19,6 +21,7 @@ const PACE = 100; // ms between two drawings
 const FIGURES_PACE = 500; // the same where only figures went on
 const LOST = ["dead", "failed"]; // states to be seen first
 const MOST_NAMED = 8; // of these ranks
+const IN_ORDER = ["topology", "throughput", "log", "ranks"]; // of the views where more than two are shown
 const COUNT_ON = 1000; // ms between two when only time goes on
 
 /** @typedef {import("./types.js").Model} Model */
@@ -37,6 +40,7 @@ function render({ model, el }) {
   const store = storeOf(model);
   const root = h("div.root", { role: "region", "aria-label": "allranks" });
   const [world, states, notes] = [h("span.world"), h("span.states"), h("div.notes", { role: "status" })];
+  const slow = h("span");
   const said = h("div.said", { role: "status" });
   const waiting = h("div.muted.none", {}, "No data from the ranks yet");
   // A picture and tables that stand for us in the saved notebook: outputs of their own, not needed while we are here.
@@ -54,40 +58,73 @@ function render({ model, el }) {
   const glance = model.get("views").length > 1 && model.get("views").includes("log") ? new Glance() : null;
   root.append(h("div.head", {}, world, states, glance?.node ?? null), silence, advised, notes, said, waiting);
 
+  const straggler = h("div.finding.straggler", { hidden: true }, icon("waiting"), slow);
+  root.append(straggler);
+
+  /** @type {string[]} */
+  const chosen = model.get("views");
+  const low = chosen.length > 2; // what is seen first is to fit the screen, and details open
+  const views = low ? IN_ORDER.filter((view) => chosen.includes(view)) : chosen;
+  const sections = h("div.sections", { "data-overview": low });
+  root.append(sections);
   /** @type {((changes: Set<Change>) => void)[]} */
   const parts = [];
   /** @type {HTMLElement[]} */
   const ofRanks = [];
-  const section = (/** @type {string} */ name, /** @type {Node[]} */ ...nodes) => {
-    const made = h("section.section", { "aria-label": name }, h("div.title", { role: "heading", "aria-level": 3 }, name), ...nodes);
-    root.append(made);
+  /** @param {string} name @param {string} finding @returns {[string, string]} */
+  const caption = (name, finding) => {
+    const title = (store.snapshot && ofWorld(store.snapshot)) || (finding ? `${name}: ${finding}` : name);
+    return [title, `${world.textContent} · allranks, ${new Date().toLocaleString()}`];
+  };
+  /** @param {string} name @param {{closed?: boolean, tools?: Node[]}} how @param {Node[]} nodes */
+  const section = (name, how, ...nodes) => {
+    const made = new Section(name, { folds: views.length > 1, opened: () => again(), root, caption: (finding) => caption(name, finding), ...how }, ...nodes);
+    sections.append(made.node);
     return made;
   };
-  for (const view of model.get("views")) {
+  for (const view of views) {
     if (view === "topology") {
-      const topology = new Topology(root, store);
-      ofRanks.push(section("Topology", topology.node));
-      parts.push((those) => ofSnapshot(those) && topology.update());
-    } else if (view === "ranks") {
-      const [status, output] = [new Status(store), new Console(store)];
-      section("Ranks", status.node, output.node);
-      ofRanks.push(status.node);
-      parts.push((those) => {
-        if (ofSnapshot(those)) status.update();
-        if (those.has("output") || those.has("state")) output.update();
-      });
-    } else if (view === "throughput") {
-      const throughput = new Throughput(store);
-      section("Throughput", throughput.node);
-      parts.push((those) => ofSnapshot(those) && throughput.update());
-    } else if (view === "log") {
-      const log = new Log(store);
-      const part = section("Log", log.node);
-      const alone = model.get("views").length === 1;
+      const topology = new Topology(root, store, { low });
+      const part = section("Topology", {}, topology.node);
+      ofRanks.push(part.node);
       parts.push((those) => {
         if (!ofSnapshot(those)) return;
-        hide(part, !alone && !store.curves.version); // among other pictures it comes with the first figure
-        log.update();
+        if (part.open) topology.update();
+        if (store.snapshot) part.say(ofLinks(findings(store.snapshot)));
+      });
+    } else if (view === "ranks") {
+      const [status, output] = [new Status(store), new Console(store)];
+      const part = section("Ranks", { closed: views.length === IN_ORDER.length }, status.node, output.node);
+      ofRanks.push(status.node);
+      let selected = store.selected;
+      parts.push((those) => {
+        if (store.selected !== selected && store.selected !== null) part.show(); // a click on a rank shows its output
+        selected = store.selected;
+        if (part.open && ofSnapshot(those)) status.update();
+        if (!those.has("output") && !those.has("state")) return;
+        if (part.open) output.update();
+        part.say(ofOutput(store.output));
+      });
+    } else if (view === "throughput") {
+      const throughput = new Throughput(store, { low });
+      const part = section("Throughput", { tools: throughput.tools }, throughput.node);
+      parts.push((those) => {
+        if (!ofSnapshot(those)) return;
+        if (part.open) throughput.update();
+        if (store.snapshot) part.say(ofTraffic(store.snapshot));
+      });
+    } else if (view === "log") {
+      const log = new Log(store, { low });
+      const part = section("Log", { tools: log.tools }, log.node);
+      let version = -1;
+      parts.push((those) => {
+        if (!ofSnapshot(those)) return;
+        const out = views.length > 1 && !store.curves.version; // among other views it comes with the first figure
+        hide(part.node, out);
+        mark(sections, "data-log", String(!out));
+        if (part.open) log.update();
+        if (store.curves.version !== version) part.say(ofCurves(store.curves));
+        version = store.curves.version;
       });
     }
   }
@@ -104,7 +141,7 @@ function render({ model, el }) {
     say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"}${where} · ${snapshot.backend} · ${worldState(snapshot)}`);
     tally(states, snapshot.ranks.map((rank) => ({ rank: rank.rank, state: stateOf(rank, store.behind) })));
     for (const part of ofRanks) hide(part, !size);
-    glance?.update(store.curves);
+    glance?.update(store.curves, snapshot.ranks.some((rank) => counts(stateOf(rank, store.behind))));
     const { silent } = store;
     mark(root, "data-silent", String(silent));
     hide(silence, !silent);
@@ -122,6 +159,9 @@ function render({ model, el }) {
     remedy.disabled = !store.acts;
     // What the advice has a button for need not be said twice.
     const lines = (snapshot.notes ?? []).filter((note) => advising?.verb !== "heal" || !note.includes("%distributed heal")).join("\n");
+    const waits = advising || !views.includes("throughput") ? "" : (snapshot.straggler ?? "");
+    say(slow, waits);
+    hide(straggler, !waits);
     say(notes, lines);
     hide(notes, !lines);
     say(said, store.said);

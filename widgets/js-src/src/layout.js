@@ -7,21 +7,25 @@
 /** @typedef {Box & {headAtBottom: boolean}} HostBox */
 /** @typedef {"large" | "medium" | "small" | "tiny"} Size */
 /** @typedef {"ring" | "mesh" | "none"} Shape */
-/** @typedef {{wires?: number, network?: boolean}} More how many links join the same two ranks, at the most; whether heads
- *   of hosts have a line for their interface */
+/** @typedef {{wires?: number, network?: boolean, low?: boolean, sizes?: Size[]}} More how many links join the same two
+ *   ranks, at the most; whether heads of hosts have a line for their interface; whether height is scarce, so that heads
+ *   are of one line; the sizes of cards to choose from, the largest first */
 /** @typedef {{width: number, height: number, size: Size, head: number, shape: Shape, hosts: HostBox[],
  *   ranks: Map<number, Box>, bottom: number, gaps: [number, number][], left?: boolean}} Layout `shape` of the links that
  *   can be drawn; `bottom` of the last row; `gaps` between the rows, from the top; `left` says that links are left out */
 
 const PAD = 12;
+const PLAIN_HEAD = 26; // where height is scarce: the name and the load in one line
 const HEADS = { wide: 58, narrow: 78, slim: 74 };
 const NETWORK = 17; // one more line: what the interface towards the other hosts carries
 const NARROW = 372; // pixels below which memory and load stand below each other
 const SLIM = 264; // below which they have no meters
 const LEAST_HOST = 158;
+const LEAST_PLAIN_HOST = 122;
 const LEAST_BETWEEN = 36; // pixels between hosts
 const LEAST_LABELLED = 96; // the same where the rates of a link stand between them
 const MOST_IN_BAND = 16; // ranks of a mesh
+const TIGHT = { pad: 7, gap: 4, between: 12, rowGap: 8 }; // of tiny cards, where height is scarce
 const BELOW = 58; // pixels below a single row, for the link from the last rank to the first
 const LOOP = 36; // the same where links have no labels
 const CARDS = /** @type {const} */ ({ large: [148, 60], medium: [88, 50], small: [78, 38], tiny: [44, 26] });
@@ -43,8 +47,7 @@ export function layout(hosts, shape, width, more = {}) {
   const inOrder = hosts.flat().every((rank, i) => rank === i);
   const tangled = shape === "ring" && !inOrder; // its links do not join neighbours: they are drawn as those of a mesh
   if (tangled) shape = "mesh";
-  /** @type {Size[]} */
-  const sizes = total <= 8 ? ["large", "medium", "small"] : total <= 16 ? ["medium", "small"] : ["small"];
+  const sizes = more.sizes ?? sizesOf(total);
   const reach = reachOf(more.wires);
   if (shape === "mesh") {
     const bands = total <= MOST_IN_BAND ? [...sizes, /** @type {Size} */ ("tiny")].map((size) => band(hosts, width, size, more)) : [];
@@ -52,19 +55,42 @@ export function layout(hosts, shape, width, more = {}) {
     if (found) return found;
     return { ...layout(hosts, "none", width, more), left: true };
   }
-  if (hosts.length === 1) return oneHost(hosts[0], shape, width, sizes, 2 * reach + 12);
+  if (hosts.length === 1) return oneHost(hosts[0], shape, width, sizes, 2 * reach + 12, more);
   const lanes = shape === "ring" ? 3 * reach + 12 : PAD;
-  const columns = (/** @type {Size} */ size, side = lanes) => columnsOf(hosts, width, size, side);
+  const columns = (/** @type {Size} */ size, side = lanes) => columnsOf(hosts, width, size, side, more);
   // Many hosts below each other are never seen at once: rather ranks without words.
   if (hosts.length > 3 && total > 16 && columns("small") === 1) sizes.push("tiny");
   // A ring in two rows of equal hosts is closed without lanes beside it.
   const equal = hosts.length % 2 === 0 && hosts.every((ranks) => ranks.length === hosts[0].length);
-  const even = sizes.find((one) => equal && columns(one, PAD) * 2 === hosts.length && acrossOf(hosts, width - 2 * PAD, one).rows === 1);
+  const even = sizes.find((one) => equal && columns(one, PAD) * 2 === hosts.length && acrossOf(hosts, width - 2 * PAD, one, more).rows === 1);
   const most = Math.max(...sizes.map((one) => columns(one)));
   const beside = sizes.filter((one) => columns(one) === most);
-  const roomy = beside.find((one) => shape === "ring" && most > 1 && widthsOf(hosts, width, one, lanes).gap >= LEAST_LABELLED);
+  const roomy = beside.find((one) => shape === "ring" && most > 1 && widthsOf(hosts, width, one, lanes, more).gap >= LEAST_LABELLED);
   const size = even ?? roomy ?? beside[0];
   return manyHosts(hosts, shape, width, size, even ? PAD : lanes, more);
+}
+
+/** @param {number} total @returns {Size[]} of the cards of so many ranks, the largest first */
+const sizesOf = (total) => (total <= 8 ? ["large", "medium", "small"] : total <= 16 ? ["medium", "small"] : ["small"]);
+
+/**
+ * The largest cards with which the plan is no higher than `height`. Where none is so low, links are left out, and then
+ * it is the lowest.
+ * @param {number[][]} hosts
+ * @param {Shape} shape
+ * @param {number} width
+ * @param {More} more
+ * @param {number} height
+ * @returns {Layout}
+ */
+export function layoutWithin(hosts, shape, width, more, height) {
+  const sizes = [...sizesOf(hosts.flat().length), /** @type {Size} */ ("tiny")];
+  const plans = [shape, ...(shape === "none" ? [] : [/** @type {Shape} */ ("none")])].flatMap((one) =>
+    sizes.map((_, i) => {
+      const plan = layout(hosts, one, width, { ...more, low: true, sizes: sizes.slice(i) });
+      return one === shape ? plan : { ...plan, left: true };
+    }));
+  return plans.find((plan) => plan.height <= height) ?? plans.reduce((low, plan) => (plan.height < low.height ? plan : low));
 }
 
 /**
@@ -84,7 +110,7 @@ export const headOf = (width) => (width < SLIM ? "slim" : width < NARROW ? "narr
  * @param {number} width of a host
  * @param {More} more
  */
-const headHeight = (width, more) => HEADS[headOf(width)] + (more.network ? NETWORK : 0);
+const headHeight = (width, more) => more.low ? PLAIN_HEAD : HEADS[headOf(width)] + (more.network ? NETWORK : 0);
 
 /**
  * @param {number[]} ranks
@@ -92,9 +118,10 @@ const headHeight = (width, more) => HEADS[headOf(width)] + (more.network ? NETWO
  * @param {number} width
  * @param {Size[]} sizes
  * @param {number} side pixels left and right that lanes take
+ * @param {More} more
  * @returns {Layout}
  */
-function oneHost(ranks, shape, width, sizes, side) {
+function oneHost(ranks, shape, width, sizes, side, more) {
   const n = ranks.length;
   const wanted = n <= 3 ? n : Math.ceil(n / 2);
   const gapOf = (/** @type {Size} */ one) => (width - 2 * PAD - 16 - wanted * CARDS[one][0]) / Math.max(1, wanted - 1);
@@ -108,8 +135,8 @@ function oneHost(ranks, shape, width, sizes, side) {
   const gap = columns > 1 ? clamp((inner - columns * w) / (columns - 1), Math.min(14, LEAST_GAP[size]), size === "large" ? 230 : n > 16 ? 36 : 110) : 0;
   const whole = columns * w + (columns - 1) * gap;
   const left = (width - whole) / 2;
-  const head = HEADS[headOf(width)];
-  const rowGap = ROW_GAP[size];
+  const head = headHeight(width, { low: more.low });
+  const rowGap = more.low && size === "tiny" ? TIGHT.rowGap : ROW_GAP[size];
   /** @type {Map<number, Box>} */
   const boxes = new Map();
   ranks.forEach((rank, i) => {
@@ -141,16 +168,27 @@ function evenRows(n, fit) {
 }
 
 /**
+ * What is between ranks and around them, and between hosts, at the least.
+ * @param {Size} size
+ * @param {More} more
+ */
+const roomOf = (size, more) => more.low && size === "tiny" ? TIGHT
+  : { pad: PAD, gap: LEAST_GAP.small, between: LEAST_BETWEEN, rowGap: ROW_GAP.small };
+
+/**
  * @param {number[][]} hosts
  * @param {number} width
  * @param {Size} size
+ * @param {More} more
  */
-function acrossOf(hosts, width, size) {
+function acrossOf(hosts, width, size, more) {
   const [w] = CARDS[size];
+  const { pad, gap } = roomOf(size, more);
   const most = Math.max(1, ...hosts.map((ranks) => ranks.length));
-  const fit = Math.max(1, Math.floor((width - 2 * PAD + LEAST_GAP.small) / (w + LEAST_GAP.small)));
+  const fit = Math.max(1, Math.floor((width - 2 * pad + gap) / (w + gap)));
   const across = Math.min(most, 4, fit);
-  return { across, rows: Math.ceil(most / across), least: Math.max(LEAST_HOST, across * w + (across - 1) * LEAST_GAP.small + 2 * PAD) };
+  const least = Math.max(more.low ? LEAST_PLAIN_HOST : LEAST_HOST, across * w + (across - 1) * gap + 2 * pad);
+  return { across, rows: Math.ceil(most / across), least };
 }
 
 /**
@@ -159,12 +197,14 @@ function acrossOf(hosts, width, size) {
  * @param {number} width
  * @param {Size} size
  * @param {number} side
+ * @param {More} more
  */
-function columnsOf(hosts, width, size, side) {
+function columnsOf(hosts, width, size, side, more) {
   const count = hosts.length;
-  const { least } = acrossOf(hosts, width - 2 * side, size);
+  const { least } = acrossOf(hosts, width - 2 * side, size, more);
+  const { between } = roomOf(size, more);
   const wanted = count <= 3 ? count : count <= 8 ? Math.ceil(count / 2) : Math.ceil(Math.sqrt(count * 1.5));
-  return clamp(Math.floor((width - 2 * side + LEAST_BETWEEN) / (least + LEAST_BETWEEN)), 1, wanted);
+  return clamp(Math.floor((width - 2 * side + between) / (least + between)), 1, wanted);
 }
 
 /**
@@ -173,14 +213,16 @@ function columnsOf(hosts, width, size, side) {
  * @param {number} width
  * @param {Size} size
  * @param {number} side
+ * @param {More} more
  */
-function widthsOf(hosts, width, size, side) {
+function widthsOf(hosts, width, size, side, more) {
   const [w] = CARDS[size];
-  const columns = columnsOf(hosts, width, size, side);
-  const { across, rows, least } = acrossOf(hosts, width - 2 * side, size);
+  const columns = columnsOf(hosts, width, size, side, more);
+  const { across, rows, least } = acrossOf(hosts, width - 2 * side, size, more);
+  const { between } = roomOf(size, more);
   const room = (width - 2 * side - (columns - 1) * BETWEEN[size]) / columns;
   const boxW = Math.floor(clamp(room, least, Math.max(270, across * w + (across - 1) * INSIDE[size] + 2 * PAD)));
-  const gap = columns > 1 ? clamp((width - 2 * side - columns * boxW) / (columns - 1), LEAST_BETWEEN, 260) : 0;
+  const gap = columns > 1 ? clamp((width - 2 * side - columns * boxW) / (columns - 1), between, 260) : 0;
   return { columns, across, rows, boxW, gap };
 }
 
@@ -195,12 +237,12 @@ function widthsOf(hosts, width, size, side) {
  */
 function manyHosts(hosts, shape, width, size, side, more) {
   const [w, h] = CARDS[size];
-  const { columns, across, rows, boxW, gap } = widthsOf(hosts, width, size, side);
-  const inside = across > 1 ? (boxW - 2 * PAD - across * w) / (across - 1) : 0;
+  const { columns, across, rows, boxW, gap } = widthsOf(hosts, width, size, side, more);
+  const { pad, rowGap: lineGap } = roomOf(size, more);
+  const inside = across > 1 ? (boxW - 2 * pad - across * w) / (across - 1) : 0;
   const head = headHeight(boxW, more);
-  const lineGap = ROW_GAP.small;
-  const boxH = head + rows * h + (rows - 1) * lineGap + PAD;
-  const rowGap = shape === "none" ? 20 : ROWS_APART[size];
+  const boxH = head + rows * h + (rows - 1) * lineGap + pad;
+  const rowGap = shape === "none" ? (more.low ? TIGHT.between : 20) : ROWS_APART[size];
   const left = (width - columns * boxW - (columns - 1) * gap) / 2;
   /** @type {Map<number, Box>} */
   const boxes = new Map();
@@ -209,7 +251,7 @@ function manyHosts(hosts, shape, width, size, side, more) {
     const back = row % 2 === 1 && shape === "ring";
     const column = back ? columns - 1 - (i % columns) : i % columns;
     const box = { x: Math.round(left + column * (boxW + gap)), y: row * (boxH + rowGap), w: boxW, h: boxH };
-    const top = box.y + (back ? PAD : head);
+    const top = box.y + (back ? pad : head);
     const taken = shape === "ring" ? Math.ceil(ranks.length / rows) : Math.min(across, ranks.length);
     const width = taken * w + (taken - 1) * inside;
     ranks.forEach((rank, k) => {
@@ -249,8 +291,8 @@ function band(hosts, width, size, more) {
   const free = rows.map((row) => width - row.reduce((sum, group) => sum + (leastOf.get(group) ?? 0), 0) - (row.length - 1) * PAD);
   if (Math.min(...free) < 0) return null;
   const total = hosts.flat().length;
-  const space = Math.round(60 + 8 * total);
-  const head = alone ? HEADS[headOf(width)] : headHeight(Math.min(...least), more);
+  const space = Math.round(60 + (more.low ? 5 : 8) * total);
+  const head = headHeight(alone ? width : Math.min(...least), alone ? { low: more.low } : more);
   const tops = [head, head + h + space];
   /** @type {Map<number, Box>} */
   const boxes = new Map();

@@ -8,17 +8,24 @@ import { figure, rankLabel } from "./units.js";
 /** @typedef {import("./curves.js").Curves} Curves */
 
 const HEIGHT = 180;
+const LOW = 112; // the same where height is scarce: a chart has its name above
 const MOST_CHARTS = 12;
+const LEAST_CHART = 250; // pixels of width, where height is scarce
 const PACE = 500; // ms between two drawings
+const RESIZED = 100; // the same where the width or the theme is another
 const STEPS = Array.from({ length: 33 }, (_, i) => [1, 2, 5].map((n) => Number(`${n}e${i - 16}`))).flat(); // between two figures
 const WHOLE = STEPS.filter((step) => step >= 1);
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const NOTHING = "Nothing has been logged yet: log(loss=..., step=...) in a cell on any rank";
 
 export class Log {
-  /** @param {Store} store */
-  constructor(store) {
+  /**
+   * @param {Store} store
+   * @param {{low?: boolean}} [how] `low` where height is scarce
+   */
+  constructor(store, { low = false } = {}) {
     this.store = store;
+    this.low = low;
     /** @type {"rank" | "range"} */
     this.by = "range";
     this.scale = "linear";
@@ -27,22 +34,27 @@ export class Log {
     this.later = 0;
     /** @type {Map<string, Chart>} */
     this.charts = new Map();
-    this.lines = choice("lines", [["range", "Mean and range"], ["rank", "By rank"]], (by) => {
+    this.lines = choice("lines", [["range", low ? "Mean" : "Mean and range"], ["rank", "By rank"]], (by) => {
       this.by = /** @type {"rank" | "range"} */ (by);
       this.lines.set(by);
       this.update(true);
     });
-    this.scales = choice("scale", [["linear", "Linear"], ["log", "Logarithmic"]], (scale) => {
+    this.scales = choice("scale", [["linear", "Linear"], ["log", low ? "Log" : "Logarithmic"]], (scale) => {
       this.scale = scale;
       this.scales.set(scale);
       this.update(true);
     });
     this.lines.set(this.by);
     this.scales.set(this.scale);
-    this.toolbar = h("div.toolbar", {}, this.lines.node, this.scales.node);
+    this.tools = [this.lines.node, this.scales.node]; // they stand in the head of the section
     this.grid = h("div.log-grid");
+    this.all = !low; // whether all charts are shown, or those for which a row has room
+    this.more = h("button.link", { type: "button", hidden: true, onclick: () => {
+      this.all = !this.all;
+      this.update(true);
+    } });
     this.note = h("div.muted.none", {}, NOTHING);
-    this.node = h("div.log", {}, this.toolbar, this.grid, this.note);
+    this.node = h("div.log", { "data-low": low }, this.grid, this.more, this.note);
   }
 
   update(force = false) {
@@ -50,22 +62,28 @@ export class Log {
     const now = performance.now();
     clearTimeout(this.later);
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme") ?? "";
-    const names = curves.names.slice(0, MOST_CHARTS);
+    const few = !this.all && (widthOf(this.node, () => this.update()) >= 2 * LEAST_CHART ? 2 : 1);
+    const names = curves.names.slice(0, few || MOST_CHARTS);
     const charts = names.map((name) => this.#chart(name));
     const width = charts.length ? Math.floor(widthOf(charts[0].node, () => this.update()) || 400) : 0;
-    const key = `${width} ${theme} ${this.by} ${this.scale}`;
+    const key = `${names.length} ${width} ${theme} ${this.by} ${this.scale}`;
     if (!force && curves.version === this.version && key === this.key) return;
-    if (!force && now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(), PACE - (now - this.drawnAt));
+    const pace = key === this.key ? PACE : RESIZED;
+    if (!force && now - this.drawnAt < pace) {
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
       return;
     }
     this.version = curves.version;
     this.key = key;
     this.drawnAt = now;
-    const more = curves.names.length - names.length;
+    const more = this.all ? curves.names.length - names.length : 0;
+    const folded = curves.names.slice(names.length);
+    hide(this.more, !this.low || (this.all ? curves.names.length < 2 : !folded.length));
+    say(this.more, this.all ? "fewer charts" : `${folded.length} more: ${folded.join(", ")}`);
+    for (const [name, { node }] of this.charts) hide(node, !names.includes(name));
     say(this.note, names.length ? (more ? `${more} more names are not drawn; cluster.logged() has them.` : "") : NOTHING);
     hide(this.note, names.length > 0 && !more);
-    hide(this.toolbar, !names.length);
+    for (const tool of this.tools) hide(tool, !names.length);
     for (const chart of charts) chart.draw(curves, width, this.by, this.scale, key);
   }
 
@@ -73,7 +91,7 @@ export class Log {
   #chart(name) {
     let chart = this.charts.get(name);
     if (!chart) {
-      this.charts.set(name, (chart = new Chart(name)));
+      this.charts.set(name, (chart = new Chart(name, this.low)));
       this.grid.append(chart.node);
     }
     return chart;
@@ -84,9 +102,13 @@ export class Log {
 
 /** One name: its lines and their last values. */
 class Chart {
-  /** @param {string} name */
-  constructor(name) {
+  /**
+   * @param {string} name
+   * @param {boolean} low
+   */
+  constructor(name, low) {
     this.name = name;
+    this.low = low;
     this.key = "";
     /** @type {any} */
     this.plot = null;
@@ -108,7 +130,7 @@ class Chart {
   draw(curves, width, by, scale, key) {
     const ranks = curves.ranks(this.name);
     if (ranks.length < 2) by = "rank";
-    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [`mean of ${rankLabel(ranks)}`, "max", "min"];
+    const titles = by === "rank" ? ranks.map((rank) => `rank ${rank}`) : [this.low ? "mean" : `mean of ${rankLabel(ranks)}`, "max", "min"];
     this.data = curves.columns(this.name, by);
     // A logarithm has no zero: there such points are left out.
     const drawn = scale === "log" ? this.data.map((column, i) => (i ? column.map((y) => (y === undefined || (y ?? 0) > 0 ? y : null)) : column)) : this.data;
@@ -135,7 +157,7 @@ class Chart {
     const strokes = titles.map((_, i) => colour(`series-${band ? 0 : i % 8}`));
     this.plot = new uPlot(
       {
-        width, height: HEIGHT, legend: { show: false },
+        width, height: this.low ? LOW : HEIGHT, padding: [8, null, 0, null], legend: { show: false },
         cursor: { points: { size: 6 }, drag: { x: false, y: false } },
         scales: { x: { time: false }, y: { distr: scale === "log" ? 3 : 1 } },
         axes: [
@@ -174,7 +196,7 @@ class Chart {
     columns.forEach((column, i) => {
       const newest = this.last[i] ?? column.findLast((value) => value !== undefined);
       const value = at === null ? newest : column[at];
-      if (this.values[i]) say(this.values[i], typeof value === "string" ? value : value === null ? "not a number" : figure(value));
+      if (this.values[i]) say(this.values[i], typeof value === "string" ? value : value === null ? "not a number" : figure(this.low && value !== undefined ? Number(value.toPrecision(4)) : value));
     });
     const step = at === null ? steps[steps.length - 1] : steps[at];
     say(this.at, step === undefined ? "" : `step ${figure(step)}`);

@@ -1,8 +1,9 @@
-// The menu of a rank: interrupt, abort, heal.
+// Menus: of a rank (interrupt, abort, heal), and of what can be done with a view.
 
 import { h } from "./dom.js";
 
 /** @typedef {import("./store.js").Store} Store */
+/** @typedef {{name: string, what: string, act: () => void, disabled?: boolean}} MenuItem */
 
 const VERBS = /** @type {const} */ ([
   ["interrupt", "Interrupt", "stop its code, like Ctrl-C"],
@@ -11,13 +12,22 @@ const VERBS = /** @type {const} */ ([
 ]);
 
 /**
- * Open the menu of a rank below its button, inside `root`.
- * @param {HTMLElement} root
- * @param {HTMLElement} opener the button
  * @param {number} rank
  * @param {Store} store
+ * @returns {MenuItem[]}
  */
-export function openMenu(root, opener, rank, store) {
+export const rankItems = (rank, store) => VERBS.map(([verb, name, what]) => ({
+  name, what: store.acts ? what : "not connected to a cluster", disabled: !store.acts, act: () => store.act(verb, rank),
+}));
+
+/**
+ * Open a menu below its button, inside `root`.
+ * @param {HTMLElement} root
+ * @param {HTMLElement} opener the button
+ * @param {string} label
+ * @param {MenuItem[]} choices
+ */
+export function openMenu(root, opener, label, choices) {
   root.querySelector(".arw-menu")?.remove();
   const close = (back = true) => {
     menu.remove();
@@ -28,18 +38,18 @@ export function openMenu(root, opener, rank, store) {
   const outside = (/** @type {Event} */ event) => {
     if (!menu.contains(/** @type {Node} */ (event.target))) close(false);
   };
-  const items = VERBS.map(([verb, name, what]) =>
+  const items = choices.map(({ name, what, act, disabled = false }) =>
     h(
       "button.menu-item",
       {
-        type: "button", role: "menuitem", tabindex: -1, disabled: !store.acts,
-        onclick: () => { close(); store.act(verb, rank); },
+        type: "button", role: "menuitem", tabindex: -1, disabled,
+        onclick: () => { close(); act(); },
       },
       h("span.menu-name", {}, name),
-      h("span.menu-what", {}, store.acts ? what : "not connected to a cluster"),
+      h("span.menu-what", {}, what),
     ),
   );
-  const menu = h("div.menu", { role: "menu", "aria-label": `rank ${rank}`, tabindex: -1 }, ...items);
+  const menu = h("div.menu", { role: "menu", "aria-label": label, tabindex: -1 }, ...items);
   menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     const at = items.indexOf(/** @type {any} */ (document.activeElement));
     const to = { ArrowDown: at + 1, ArrowUp: at - 1 + items.length, Home: 0, End: items.length - 1 }[event.key];
@@ -56,5 +66,5 @@ export function openMenu(root, opener, rank, store) {
   menu.style.top = `${at.bottom - frame.top + 4}px`;
   opener.setAttribute("aria-expanded", "true");
   document.addEventListener("pointerdown", outside, true);
-  (store.acts ? items[0] : menu).focus();
+  (items.find((item) => !item.disabled) ?? menu).focus();
 }

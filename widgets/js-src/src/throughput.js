@@ -9,16 +9,22 @@ import * as units from "./units.js";
 /** @typedef {import("./store.js").Store} Store */
 
 const HEIGHT = 220;
+const LOW = 124; // the same where height is scarce
 const PACE = 1000; // ms between two drawings: the history has one row a second
+const RESIZED = 100; // the same where the width, the theme or the series are others
 const LEAST_SPAN = 30; // seconds of the time axis
 const OPERATIONS = ["operation", "ranks", "calls", "bytes", "smallest – largest", "transfer", "wait"];
 const NOT_TIMED = "timed with --timing only";
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 
 export class Throughput {
-  /** @param {Store} store */
-  constructor(store) {
+  /**
+   * @param {Store} store
+   * @param {{low?: boolean}} [how] `low` where height is scarce
+   */
+  constructor(store, { low = false } = {}) {
     this.store = store;
+    this.low = low;
     this.by = "total";
     this.key = "";
     this.version = -1;
@@ -43,16 +49,17 @@ export class Throughput {
     const head = h("tr", {}, ...OPERATIONS.map((name, i) => h(i ? "th.figure" : "th", { scope: "col" }, name)));
     this.table = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "operations" }, h("table.table", {}, h("thead", {}, head), this.body));
     this.none = h("div.muted.none", {}, "No collective has been called yet");
-    this.straggler = h("div.finding");
-    this.node = h("div.throughput", {}, h("div.toolbar", {}, this.toggle.node, h("span.spring"), this.time), this.chart, this.legend, this.straggler, this.table, this.none);
+    this.tools = [this.toggle.node]; // they stand in the head of the section
+    this.summary = h("summary");
+    const operations = low ? h("details.operations", { ontoggle: () => this.#operations() }, this.summary, this.table) : this.table;
+    this.details = low ? operations : null;
+    this.node = h("div.throughput", { "data-low": low }, h("div.chart-head", {}, this.time), this.chart, this.legend, operations, this.none);
   }
 
   update(force = false) {
     const { history, snapshot } = this.store;
     if (!snapshot) return;
     this.#operations();
-    say(this.straggler, snapshot.straggler ?? "");
-    hide(this.straggler, !snapshot.straggler);
     const now = performance.now();
     clearTimeout(this.later);
     const names = this.#series();
@@ -60,8 +67,9 @@ export class Throughput {
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
     const key = `${names.join()} ${width} ${theme}`;
     if (!force && history.version === this.version && key === this.key) return;
-    if (!force && now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(), PACE - (now - this.drawnAt));
+    const pace = key === this.key ? PACE : RESIZED;
+    if (!force && now - this.drawnAt < pace) {
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
       return;
     }
     this.version = history.version;
@@ -96,7 +104,7 @@ export class Throughput {
     const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
     this.plot = new uPlot(
       {
-        width, height: HEIGHT, legend: { show: false },
+        width, height: this.low ? LOW : HEIGHT, padding: [8, null, 0, null], legend: { show: false },
         cursor: { points: { size: 6 }, drag: { x: false, y: false } },
         scales: {
           x: { time: true, range: (_plot, _min, max) => this.#span(max) },
@@ -123,7 +131,7 @@ export class Throughput {
     mark(this.chart, "aria-label", `chart of ${names.length > 4 ? `${names.length} series` : names.join(", ")} over the last ten minutes`);
     this.values = names.map(() => h("span.legend-value"));
     this.legend.replaceChildren(
-      ...names.map((name, i) => h("button.legend-item", { type: "button", "aria-pressed": "true", onclick: (/** @type {Event} */ event) => this.#toggle(event, i) }, swatch(strokes[i], this.plot.series[i + 1].dash), h("span", {}, title(name)), this.values[i])),
+      ...names.map((name, i) => h("button.legend-item", { type: "button", "aria-pressed": "true", onclick: (/** @type {Event} */ event) => this.#toggle(event, i) }, swatch(strokes[i], this.plot.series[i + 1].dash), h("span", {}, title(name, this.low)), this.values[i])),
     );
     if (!names.length) {
       const links = this.store.snapshot?.links?.length ?? 0;
@@ -164,8 +172,10 @@ export class Throughput {
 
   #operations() {
     const rows = operations(/** @type {any} */ (this.store.snapshot));
-    hide(this.table, !rows.length);
+    hide(this.details ?? this.table, !rows.length);
+    say(this.summary, `${rows.map((row) => row.op).join(", ")} · ${units.counted(rows.reduce((all, row) => all + row.calls, 0), "call")}`);
     hide(this.none, rows.length > 0);
+    if (this.details && !this.details.open) return;
     while (this.body.rows.length > rows.length) this.body.deleteRow(-1);
     while (this.body.rows.length < rows.length)
       this.body.append(h("tr", {}, h("th", { scope: "row" }), ...Array.from({ length: 6 }, () => h("td.figure"))));
@@ -181,8 +191,12 @@ export class Throughput {
   }
 }
 
-/** @param {string} name of a series, in words */
-function title(name) {
+/**
+ * @param {string} name of a series, in words
+ * @param {boolean} low whether few, since height is scarce
+ */
+function title(name, low) {
+  if (low) return name;
   if (name === "wire") return "wire, mean of ranks";
   if (name === "effective") return "effective, mean of ranks";
   if (name === "peak") return "measured peak (bench)";

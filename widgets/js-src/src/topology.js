@@ -2,9 +2,9 @@
 
 import { LEAST_WIDTH, h, hide, icon, mark, say, setIcon, svg, widthOf } from "./dom.js";
 import { mean } from "./history.js";
-import { headOf, layout } from "./layout.js";
+import { headOf, layout, layoutWithin } from "./layout.js";
 import { Matrix, described } from "./matrix.js";
-import { openMenu } from "./menu.js";
+import { openMenu, rankItems } from "./menu.js";
 import { route } from "./routes.js";
 import { collective, counts, doing, findings, gpusOf, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
@@ -23,14 +23,18 @@ const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
 const MOST_LISTED = 200;
 const MOST_TOLD = 8; // links of a rank, beside it
+const HIGHEST = { stacked: 300, beside: 380 }; // pixels of the plan where height is scarce: above the charts, and beside them
+const BESIDE = 1060; // pixels of the dashboard from which on they stand beside it (style.css)
 
 export class Topology {
   /**
    * @param {HTMLElement} root
    * @param {Store} store
+   * @param {{low?: boolean}} [how] `low` where height is scarce
    */
-  constructor(root, store) {
+  constructor(root, store, { low = false } = {}) {
     this.root = root;
+    this.low = low;
     this.store = store;
     this.key = "";
     /** @type {ReturnType<typeof hostsOf>} */
@@ -52,7 +56,7 @@ export class Topology {
     this.found = [];
     this.tooltip = new Tooltip(root);
     this.matrix = new Matrix(store);
-    this.plan = h("div.plan");
+    this.plan = h("div.plan", { "data-low": low });
     this.findings = h("div.findings", { role: "status" });
     this.listed = h("tbody");
     this.summary = h("summary");
@@ -61,8 +65,9 @@ export class Topology {
     const table = h("table.table", {}, h("thead", {}, head), this.listed);
     this.note = h("div.muted");
     this.scroll = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "links" }, table);
-    this.details = h("details.links", { ontoggle: () => this.update() }, this.summary, this.scroll, this.note);
-    this.node = h("div.topology", {}, h("div.plan-scroll", { tabindex: 0, role: "region", "aria-label": "hosts and ranks" }, this.plan), this.matrix.node, this.findings, this.details);
+    const more = [this.matrix.node, this.findings]; // what the head of the section says in short opens with the links
+    this.details = h("details.links", { ontoggle: () => this.update() }, this.summary, ...(low ? more : []), this.scroll, this.note);
+    this.node = h("div.topology", {}, h("div.plan-scroll", { tabindex: 0, role: "region", "aria-label": "hosts and ranks" }, this.plan), ...(low ? [] : more), this.details);
   }
 
   update() {
@@ -85,7 +90,7 @@ export class Topology {
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
     hide(this.matrix.node, !this.mapped);
-    if (this.mapped) this.matrix.update(found, hosts, width);
+    if (this.mapped && (!this.low || this.details.open)) this.matrix.update(found, hosts, width);
     this.tooltip.update();
     this.#say(found);
     this.#list(found);
@@ -102,7 +107,8 @@ export class Topology {
     const links = snapshot.links ?? [];
     const wires = Math.max(1, ...wiresOf(links).map((one) => one.nth + 1));
     const network = hosts.some(({ host }) => host.interface);
-    const plan = layout(hosts.map((one) => one.ranks.map((rank) => rank.rank)), shape, width, { wires, network });
+    const groups = hosts.map((one) => one.ranks.map((rank) => rank.rank));
+    const plan = this.low ? layoutWithin(groups, shape, width, { wires }, widthOf(this.root, () => this.update()) - 34 >= BESIDE ? HIGHEST.beside : HIGHEST.stacked) : layout(groups, shape, width, { wires, network });
     this.updates = [];
     this.tooltip.hide();
     const lines = svg("svg", {
@@ -164,12 +170,12 @@ export class Topology {
       const cores = host.cores ? `${host.cores} cores` : "";
       const forms = [[host.model, host.chip, cores], [host.chip, cores], [host.model], [host.chip], [cores]].map((words) => words.filter(Boolean).join(" · "));
       const told = forms[0] || "machine unknown";
-      say(what, fitting([told, ...forms], w - 40 - host.name.length * CHARACTER.name, CHARACTER.what));
-      mark(what, "title", told);
+      if (!this.low) say(what, fitting([told, ...forms], w - 40 - host.name.length * CHARACTER.name, CHARACTER.what));
+      mark(this.low ? name : what, "title", told);
       const known = host.memory !== undefined && host.memory_used !== undefined;
       const of = known ? `${units.bytes(host.memory_used)} of ${units.bytes(host.memory)}` : units.UNKNOWN;
-      say(memory, !known && host.memory !== undefined ? `${units.bytes(host.memory)}, used unknown` : of);
-      mark(held, "title", `memory ${memory.textContent}`);
+      say(memory, this.low && known ? units.percent((host.memory_used ?? 0) / (host.memory || 1)) : !known && host.memory !== undefined ? `${units.bytes(host.memory)}, used unknown` : of);
+      mark(held, "title", `memory ${of}`);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
       mark(loaded, "title", [
@@ -187,7 +193,7 @@ export class Topology {
         computing.style.width = `${100 * (busy ?? 0)}%`;
         mark(gpu, "title", gpus.map(gpuInWords).join("\n"));
       }
-      hide(network, !host.interface);
+      hide(network, !host.interface || this.low);
       say(port, host.interface ?? "");
       mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);
       say(moved, `↑ ${units.rate(host.sent_rate)} ↓ ${units.rate(host.received_rate)}`);
@@ -218,7 +224,7 @@ export class Topology {
       "button.more",
       {
         type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Actions for rank ${rank}`,
-        onclick: () => openMenu(this.root, more, rank, this.store),
+        onclick: () => openMenu(this.root, more, `rank ${rank}`, rankItems(rank, this.store)),
       },
       icon("more"),
     );
@@ -345,7 +351,7 @@ export class Topology {
     const known = found.filter((one) => one.view.rate !== null && one.view.rate !== undefined);
     const total = known.reduce((all, one) => all + (one.view.rate ?? 0), 0);
     const partly = known.length < found.length ? `, ${found.length - known.length} unknown` : "";
-    say(this.summary, `Links (${found.length}${partly})${known.length ? ` · ${units.rate(total)} in all` : ""}`);
+    say(this.summary, [`${units.counted(found.length, "link")}${partly}`, known.length ? `${units.rate(total)} in all` : ""].filter(Boolean).join(" · "));
     if (!this.details.open) return;
     let shown = found;
     if (found.length > MOST_LISTED) {

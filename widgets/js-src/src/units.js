@@ -72,6 +72,13 @@ export function count(n) {
 }
 
 /**
+ * @param {number} n
+ * @param {string} noun in the singular
+ * @returns {string} `1 link`, `8 links`
+ */
+export const counted = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
+
+/**
  * Ranks as a person writes them: `0`, `0-3`, `0, 2-3`.
  * @param {readonly number[]} ranks
  */

@@ -1,0 +1,95 @@
+"""Each view is saved as a picture, with a title that says what it finds."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.browser.pictures import drawn, open_ranks
+from tests.browser.test_one_screen import logged
+from tests.browser.test_widths import VIEWS
+from tests.widgets import streams
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+SVG = "{http://www.w3.org/2000/svg}"
+EDGE, ABOVE, SHARP = 16, 52, 2
+"""As in save_picture.js: pixels around, pixels of the title, and how many of the PNG make one of the page."""
+
+
+def saved(page: Page, view: str, kind: str, folder: Path) -> Path:
+    page.get_by_role("button", name=f"Save picture of {view}").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name=f"Save as {kind}").click()
+    file = folder / download.value.suggested_filename
+    download.value.save_as(file)
+    return file
+
+
+def texts(file: Path) -> list[str]:
+    return [node.text or "" for node in ElementTree.parse(file).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_each_view_is_saved_as_svg_and_png(browser: Browser, tmp_path: Path, theme: str) -> None:
+    page = drawn(browser, streams.snapshot(4, 1, 200.25), 928, views=VIEWS, theme=theme)
+    logged(page, 4)
+    open_ranks(page)
+    page.wait_for_function("document.querySelector('.arw-list').innerText.includes('step   60')")
+    holds = {
+        "Topology": ("GB/s on all 8 links", ["exchanging", "localhost"]),
+        "Throughput": ("Throughput: all_sum 2.", ["effective", "wire"]),
+        "Log": ("Log: loss 0.318 falling", ["loss", "mean"]),
+        "Ranks": ("Ranks: step 60 loss 0.3914", ["memory", "step   60  loss 0.3914"]),
+    }
+    for view, (title, words) in holds.items():
+        file = saved(page, view, "SVG", tmp_path)
+        assert file.name == f"allranks-{view.lower()}.svg"
+        root = ElementTree.parse(file).getroot()
+        said = texts(file)
+        assert title in said[0] and said[0] == root.findtext(f"{SVG}title")
+        assert said[1].startswith("main · 4 ranks · ring · ready · allranks, ")
+        assert "8 links" not in "".join(said[1:]), "what is folded is left out"
+        assert not [word for word in words if not any(word in text for text in said)], said
+        assert not [node.tag for node in root.iter() if "foreignObject" in node.tag], "which browsers alone draw"
+        body = page.locator(f"[data-view={view.lower()}] .arw-section-body").bounding_box()
+        assert body is not None
+        size = int(root.get("width", 0)), int(root.get("height", 0))
+        assert size == pytest.approx((body["width"] + 2 * EDGE, body["height"] + ABOVE + EDGE), abs=1)
+        data = saved(page, view, "PNG", tmp_path).read_bytes()
+        assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        assert struct.unpack(">II", data[16:24]) == (SHARP * size[0], SHARP * size[1])
+    page.close()
+
+
+def test_the_picture_looks_as_the_page_does(browser: Browser, tmp_path: Path) -> None:
+    page = drawn(browser, streams.snapshot(4, 1, 200.25), 928, views=VIEWS)
+    logged(page, 4)
+    file = saved(page, "Topology", "SVG", tmp_path)
+    root = ElementTree.parse(file).getroot()
+    lines = [node for node in root.iter(f"{SVG}path") if node.get("stroke") == "rgb(8, 96, 196)"]
+    assert len(lines) == 8, "the links, in the colour of those that are busy"
+    frame = page.locator("[data-view=topology] .arw-section-body").bounding_box()
+    assert frame is not None
+    for rank in range(4):
+        box = page.locator(f'.arw-rank[data-rank="{rank}"] .arw-number').bounding_box()
+        assert box is not None
+        (said,) = [
+            node for node in root.iter(f"{SVG}text") if node.text == str(rank) and node.get("font-weight") == "600"
+        ]
+        assert float(said.get("x", 0)) == pytest.approx(box["x"] - frame["x"] + EDGE, abs=1)
+        assert box["y"] < float(said.get("y", 0)) + frame["y"] - ABOVE < box["y"] + box["height"]
+    page.close()
+
+
+def test_a_picture_of_a_hang_names_the_rank_that_is_late(browser: Browser, tmp_path: Path) -> None:
+    page = drawn(browser, streams.hanging(4, 1), 928, views=VIEWS)
+    assert texts(saved(page, "Topology", "SVG", tmp_path))[0] == "Rank 2 keeps 3 ranks waiting"
+    page.close()

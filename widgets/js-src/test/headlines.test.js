@@ -1,0 +1,98 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Curves } from "../src/curves.js";
+import { paceInWords } from "../src/glance.js";
+import { ofCurves, ofLinks, ofOutput, ofTraffic, ofWorld, trend } from "../src/headlines.js";
+import { layoutWithin } from "../src/layout.js";
+import { Output } from "../src/output.js";
+import { findings } from "../src/snapshot.js";
+
+/** @param {number} n @param {(i: number) => number} of */
+const series = (n, of) => Array.from({ length: n }, (_, i) => of(i));
+const noise = (/** @type {number} */ i) => ((i * 7919) % 101) / 101; // jumps about
+
+test("a trend is told where the curve moves more than it jumps", () => {
+  assert.equal(trend(series(40, (i) => Math.exp(-i / 30))), "falling");
+  assert.equal(trend(series(40, (i) => i + noise(i))), "rising");
+  assert.equal(trend(series(40, (i) => 2 + noise(i))), "steady");
+  assert.equal(trend(series(40, () => 0)), "steady");
+  assert.equal(trend(series(300, (i) => (i < 150 ? 10 - i / 20 : 2.5))), "steady", "of its end only");
+  assert.equal(trend([3, 2, 1]), "", "too few");
+});
+
+test("what was logged is told with three digits, also where it is no number", () => {
+  const curves = new Curves();
+  assert.deepEqual(ofCurves(curves), { text: "" });
+  curves.add(series(20, (i) => i).map((i) => [0, "loss", 1, i, Math.exp(-i / 10), 100 + i / 2]));
+  assert.equal(ofCurves(curves).text, "loss 0.15 falling");
+  curves.add([[0, "loss", 1, 20, "nan", 110]]);
+  assert.deepEqual(ofCurves(curves), { text: "loss is not a number", wrong: true });
+});
+
+test("the pace is that of the last steps, and starts again with a loop that starts again", () => {
+  const curves = new Curves();
+  const pace = () => curves.pace;
+  assert.equal(pace(), null);
+  for (let step = 0; step < 100; step++) curves.add([[0, "loss", 1, step, 1, step < 50 ? step : 50 + (step - 50) / 10]]);
+  assert.ok(Math.abs((pace() ?? 0) - 10) < 1e-6);
+  curves.add([[0, "loss", 2, 0, 1, 200]]);
+  assert.equal(pace(), null);
+  curves.add([[0, "loss", 2, 1, 1, 204]]);
+  assert.equal(pace(), 0.25);
+  assert.deepEqual([12.34, 4, 0.31, 0.1].map(paceInWords), ["12.3 steps/s", "4 steps/s", "0.31 steps/s", "10 s a step"]);
+});
+
+/** @param {(number | undefined)[]} rates @returns {import("../src/types.js").Snapshot} */
+const world = (rates) => ({
+  name: "m", backend: "ring", state: "whole", generation: 1,
+  ranks: series(rates.length, (rank) => rank).map((rank) => ({
+    rank, host: "a", state: "running", effective: rates[rank], ops: [
+      { op: "all_gather", calls: 9, nbytes: 10, smallest: 1, largest: 2 }, { op: "all_sum", calls: 2, nbytes: 1e6, smallest: 1, largest: 2 }],
+  })),
+  links: rates.map((rate, source) => ({ link: { source, target: (source + 1) % rates.length, kind: "loopback", interface: "lo0" }, rate })),
+});
+
+test("links and traffic are told in one figure, what is unknown not at all", () => {
+  assert.equal(ofLinks(findings(world([1e9, 2e9, 3e9]))).text, "6.00 GB/s on all 3 links");
+  assert.equal(ofLinks(findings(world([1e9, 0, 3e9]))).text, "4.00 GB/s on 2 of 3 links");
+  assert.equal(ofLinks(findings(world([0, 0, 0]))).text, "no traffic");
+  assert.equal(ofLinks(findings(world([undefined, undefined]))).text, "");
+  assert.equal(ofTraffic(world([1e9, 3e9])).text, "all_sum 2.00 GB/s");
+  assert.equal(ofTraffic(world([0, 0])).text, "no traffic");
+  assert.equal(ofTraffic(world([undefined])).text, "all_sum, rate unknown");
+  assert.equal(ofTraffic({ ...world([1]), ranks: [] }).text, "");
+});
+
+test("of the output the error is told, else the last line", () => {
+  const output = new Output();
+  assert.equal(ofOutput(output).text, "");
+  output.take([
+    { cell: 1, kind: "begin", ranks: [0, 1], code: "" },
+    { cell: 1, kind: "text", ranks: [0, 1], stream: "stdout", text: "step 1\n\u001b[31mstep    2\u001b[0m\n\n" },
+  ]);
+  assert.equal(ofOutput(output).text, "step 2");
+  output.take([{ cell: 1, kind: "error", ranks: [1], ename: "ValueError", evalue: "bad batch", traceback: [] }]);
+  assert.deepEqual(ofOutput(output), { text: "ValueError on rank 1", wrong: true, whole: "bad batch" });
+});
+
+test("a plan is as low as wanted, with the largest cards that are; else links are left out", () => {
+  const one = (/** @type {number} */ n) => [series(n, (i) => i)];
+  const hosts = (/** @type {number} */ n, /** @type {number} */ each) => series(n, (host) => host).map((host) => series(each, (i) => host * each + i));
+  const few = layoutWithin(one(4), "ring", 900, {}, 300);
+  assert.deepEqual([few.size, few.left], ["large", undefined]);
+  for (const [on, width] of /** @type {[number[][], number][]} */ ([[one(64), 666], [hosts(8, 8), 894], [hosts(8, 1), 666], [one(16), 666]])) {
+    const plan = layoutWithin(on, "ring", width, {}, 310);
+    assert.ok(plan.height <= 310, `${on.length} hosts at ${width}: ${plan.height}`);
+    assert.equal(plan.ranks.size, on.flat().length);
+  }
+  const many = layoutWithin(hosts(8, 8), "ring", 666, {}, 310);
+  assert.deepEqual([many.shape, many.left], ["none", true]);
+});
+
+test("a picture of a world that waits, or has lost ranks, says so", () => {
+  const one = world([1, 1, 1]);
+  assert.equal(ofWorld(one), "");
+  const ranks = one.ranks.map((rank) => (rank.rank === 1 ? rank : { ...rank, state: /** @type {const} */ ("waiting"), since: 9, collective: /** @type {any} */ ({ number: 4 }) }));
+  assert.equal(ofWorld({ ...one, ranks }), "Rank 1 keeps 2 ranks waiting");
+  assert.equal(ofWorld({ ...one, ranks: ranks.map((rank) => (rank.rank === 1 ? rank : { ...rank, state: "dead" })) }), "Ranks 0, 2 died");
+});
