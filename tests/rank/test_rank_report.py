@@ -22,7 +22,7 @@ class Sent(list[State]):
 
 @pytest.fixture
 def cell() -> RunningCell:
-    no_tasks: Any = SimpleNamespace(pending=list)
+    no_tasks: Any = SimpleNamespace(all=list, pending=list)
     return RunningCell(MainThread(lambda function: function()), Ledger(), {}, no_tasks)
 
 
