@@ -301,7 +301,12 @@ def asked(monkeypatch):
     for each in (mpi._described, mpi._keep_survivors):
         each.cache_clear()
     commands, run = [], subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **how: (commands.append(command[0]), run(command, **how))[1])
+
+    def noted(command, **how):
+        commands.append(command[0])
+        return run(command, **how)
+
+    monkeypatch.setattr(subprocess, "run", noted)
     yield commands
     for each in (mpi._described, mpi._keep_survivors):
         each.cache_clear()

@@ -9,6 +9,7 @@ from allranks.head.state.monitor import Monitor
 from allranks.messages.events import (
     AtDebugger,
     Began,
+    Bundle,
     CellError,
     CommMessages,
     Done,
@@ -24,6 +25,7 @@ from allranks.messages.events import (
     Unblocked,
 )
 from allranks.messages.requests import Acknowledge, Request
+from allranks.messages.wire import NotUnderstood
 from tests.head.whole_world import (
     BOOM,
     CELL,
@@ -222,6 +224,20 @@ def test_logged_figures_and_widgets_go_to_who_keeps_them(monitor: Monitor) -> No
     monitor.died(0, "killed by SIGKILL")
     monitor.receive("rank-1", CommMessages(1, ()), ())
     assert isinstance(monitor.comms, Comms) and monitor.comms.taken == [("rank-1", 1)], "one rank is alive"
+
+
+def test_the_last_output_comes_with_the_end(monitor: Monitor) -> None:
+    updates = monitor.listen(CELL, [0])
+    monitor.receive("rank-0", done(output=(Text("stdout", ["a\n", "b\n"]),)), ())
+    update = updates.get_nowait()
+    assert update is not None and update.items == [("text", "stdout", ["a\n", "b\n"])] and updates.empty()
+
+
+def test_a_cell_ends_though_its_last_output_is_not_understood(monitor: Monitor) -> None:
+    updates = monitor.listen(CELL, [0])
+    with pytest.raises(NotUnderstood):
+        monitor.receive("rank-0", done(output=(Bundle("result", b"no JSON"),)), ())
+    assert [type(event) for _, event in came(updates)] == [Done] and monitor.ranks[0].cell is None
 
 
 def test_an_end_that_comes_again_is_acknowledged_again(monitor: Monitor) -> None:

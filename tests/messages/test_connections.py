@@ -260,8 +260,11 @@ def test_what_the_thread_itself_sends_does_not_wake_it(
     notebook: Notebook, ranks: FakeRanks, wakes: list[bytes]
 ) -> None:
     connected(notebook, ranks, ["rank"])
-    answers = notebook.lifeline._on_message
-    notebook.lifeline._on_message = lambda uuid, *rest: (notebook.lifeline.tell(uuid, Register()), answers(uuid, *rest))
+
+    def answer(uuid: str, _event: Event, _buffers: Sequence[Buffer]) -> None:
+        notebook.lifeline.tell(uuid, Register())
+
+    notebook.lifeline._on_message = answer
     ranks.send("rank", State(entered=2))
     assert isinstance(ranks.receive("rank"), Register) and not wakes
 

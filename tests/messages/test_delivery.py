@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from allranks import Cluster
 from allranks.lifeline.head_end import Lifeline
+from allranks.messages.events import Began, CellEvent, Done, Event
 from allranks.messages.requests import Greet, Request, RunCell
-from tests.waiting import comes_true, idle
+from allranks.messages.wire import Buffer
+from tests.waiting import comes_true, eventually, idle
 
 COUNT = "ran = globals().get('ran', 0) + 1"
 WITHIN = 60
@@ -132,6 +135,43 @@ def test_a_copy_is_not_run(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
     assert ring2.run("ran", timeout=WITHIN)[0].value == 1
     assert ring2.pull("ran") == [1, 1]
     assert ring2.client[0].apply_sync(lambda: 7) == 7
+
+
+@pytest.fixture
+def received(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """The events of cells that come from rank 1."""
+    line, events, rank = lifeline(ring2), list[Event](), uuid(ring2, 1)
+    handle = line._on_message
+
+    def noted(sender: str, event: Event, buffers: Sequence[Buffer]) -> None:
+        if sender == rank and isinstance(event, CellEvent):
+            events.append(event)
+        handle(sender, event, buffers)
+
+    monkeypatch.setattr(line, "_on_message", noted)
+    return events
+
+
+def test_a_short_cell_is_one_message_back(ring2: Cluster, received: list[Event]) -> None:
+    ring2.run("from allranks.lifeline import rank_end; rank_end.SOON = 3600.0", timeout=WITHIN).check()
+    try:
+        received.clear()
+        assert ring2.run("rank", timeout=WITHIN).check()[1].value == 1
+        assert [type(each) for each in received] == [Done]
+    finally:
+        ring2.run("rank_end.SOON = 0.01; del rank_end", timeout=WITHIN).check()
+
+
+def test_that_a_cell_runs_is_said_before_its_end(ring2: Cluster, received: list[Event], tmp_path: Path) -> None:
+    """Otherwise, a cell that was sent to a rank would count as lost for as long as it runs."""
+    goes_on = tmp_path / "goes on"
+    cell = ring2.begin(f"import os, time\nwhile not os.path.exists({str(goes_on)!r}): time.sleep(0.01)")
+    try:
+        assert eventually(lambda: any(isinstance(each, Began) for each in received))
+        assert not lifeline(ring2)._deliveries.expected - {uuid(ring2, 0)}
+    finally:
+        goes_on.touch()
+    cell.finish(WITHIN).check()
 
 
 def test_a_rank_that_is_busy_is_waited_for(ring2: Cluster) -> None:

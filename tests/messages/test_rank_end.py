@@ -115,7 +115,12 @@ def test_what_the_thread_itself_sends_does_not_wake_it_again(ends: Ends, monkeyp
     written, poll, pauses = wakes(ends, monkeypatch), ends.lifeline._poller.poll, list[int]()
     ends.answers = True
     ends.request()
-    monkeypatch.setattr(ends.lifeline._poller, "poll", lambda pause: (pauses.append(pause), poll(pause))[1])
+
+    def noted(pause: int) -> object:
+        pauses.append(pause)
+        return poll(pause)
+
+    monkeypatch.setattr(ends.lifeline._poller, "poll", noted)
     ends.goes_on.release()
     assert ends.came()
     ends.request()  # the thread has waited for this

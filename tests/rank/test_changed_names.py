@@ -16,13 +16,18 @@ from allranks.rank.world.given_names import GivenNames
 
 def names_of(user_ns: dict[str, Any]) -> CellNames:
     ledger = Ledger()
-    log: LogFunction = lambda **_values: None  # type: ignore[assignment]  # noqa: E731
+    log: LogFunction = lambda **_values: None  # noqa: E731
     return CellNames(user_ns, GivenNames(user_ns, ledger, log, lambda: None, lambda: None), ledger)
 
 
 def test_names_of_earlier_cells_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at, is_numbered = list[str](), changed_names._is_numbered
-    monkeypatch.setattr(changed_names, "_is_numbered", lambda name: (looked_at.append(name), is_numbered(name))[1])
+
+    def noted(name: str) -> bool:
+        looked_at.append(name)
+        return is_numbered(name)
+
+    monkeypatch.setattr(changed_names, "_is_numbered", noted)
     user_ns: dict[str, Any] = {"x": 1, "_i7": "x = 1", "_7": 1}
     names = names_of(user_ns)
     names.begin()

@@ -13,6 +13,7 @@ from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.main_thread_calls import MainThread
 from allranks.rank.main_thread.running_cell import RunningCell
 from allranks.rank.metrics.meters import Meters
+from allranks.rank.world.reserved_descriptors import Reserve
 
 
 class Sent(list[State]):
@@ -33,8 +34,9 @@ def sent() -> Sent:
 
 @pytest.fixture
 def reporter(cell: RunningCell, sent: Any) -> Reporter:
-    others: list[Any] = [SimpleNamespace(at_prompt=False), None, SimpleNamespace(in_cell=False)]
-    return Reporter(cell, Ledger(), Meters(), *others, sent)
+    debugger: Any = SimpleNamespace(at_prompt=False)
+    steps: Any = SimpleNamespace(in_cell=False)
+    return Reporter(cell, Ledger(), Meters(), debugger, Reserve(), steps, sent)
 
 
 def test_a_cell_is_reported_once_it_has_run_for_a_while(cell: RunningCell, reporter: Reporter, sent: Sent) -> None:

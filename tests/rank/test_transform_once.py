@@ -20,7 +20,7 @@ REMOVE = "get_ipython().input_transformers_post.clear(); del seen, counted"
 
 @pytest.fixture
 def shell() -> Iterator[Any]:
-    made = InteractiveShell()
+    made: Any = InteractiveShell()
     yield made
     made.history_manager.end_session()
 

@@ -59,6 +59,7 @@ class Outcome:
                 if event.live is not None:
                     self._live[rank] = event.live.get("stderr") or event.live.get("stdout") or ""
             case Done():
+                self._take_output(rank, update.items)
                 self._take_end(rank, event, update.buffers)
             case Unblocked():
                 if not event.in_task:

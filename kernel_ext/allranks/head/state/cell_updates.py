@@ -26,7 +26,7 @@ class CellUpdate:
     event: Event | Died
     buffers: Sequence[Buffer] = ()
     items: Sequence[Item] = ()
-    """The items of an `Output`, as `Fold` takes them; empty for other events."""
+    """The output in an `Output` or `Done`, as `Fold` takes it; empty for other events."""
 
 
 CellUpdates: TypeAlias = "queue.SimpleQueue[CellUpdate | None]"

@@ -207,9 +207,13 @@ class Monitor(KnownWorld):
     def _take_new(self, rank: Rank, event: Output | Done, buffers: Sequence[Buffer]) -> None:
         if isinstance(event, Output):
             self._pass_on(rank, event.cell, event, items=unpacked(event.items))
-        else:
+            return
+        items: list[Item] = []
+        try:
+            items = unpacked(event.output)
+        finally:  # the cell is over, even if its last output is not understood
             self._ended(rank, event)
-            self._pass_on(rank, event.cell, event, buffers)
+            self._pass_on(rank, event.cell, event, buffers, items)
             self._tell(rank.uuid, Acknowledge(event.cell))
 
     def _ended(self, rank: Rank, done: Done) -> None:

@@ -96,14 +96,14 @@ class State(Event):
 
 
 class Began(CellEvent):
-    """The cell begins."""
+    """The cell begins. Without late output, it is not sent if `Done` leaves first."""
 
     late: tuple[OutputItem, ...] = ()
     """Output since the end of the previous cell."""
 
 
 class Output(CellEvent):
-    """Output of the cell since the previous `Output`."""
+    """Output of the cell since the previous `Output`. The last output may leave in `Done`."""
 
     items: tuple[OutputItem, ...]
     live: dict[Stream, str] | None
@@ -165,6 +165,8 @@ class Done(CellEvent):
     """Number up to which all shared collectives were evaluated, as far as is known."""
     at_once: EvaluatedAtOnce | None = None
     exchanged: tuple[Exchanged, ...] = ()
+    output: tuple[OutputItem, ...] = ()
+    """Output of the cell since the last `Output`; empty with a large value, which leaves after its output."""
     seq: int = 0
 
 

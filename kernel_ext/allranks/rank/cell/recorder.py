@@ -10,7 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from allranks.lifeline.rank_end import RankLifeline
+from allranks.lifeline.transfers import is_large
 from allranks.messages.cell_options import CellRequest
 from allranks.messages.events import Began, CellError, Done, EvaluatedAtOnce, Output, Timed, packed
 from allranks.messages.wire import Buffer
@@ -67,6 +70,8 @@ class CellRecorder:
         os.register_at_fork(after_in_child=self.output.drop_in_child)
         self._kept = KeptEvents(lifeline)
         self._error: CellError | None = None
+        self._began: Began | None = None
+        """The report that this cell began, until the agent sends it; its end, if that comes first, says as much."""
         self._final: tuple[Done, Sequence[Buffer]] | None = None
 
     def is_copy(self, request: CellRequest) -> bool:
@@ -109,7 +114,8 @@ class CellRecorder:
         TRACE.end()
         if options.timeline:
             TRACE.begin(number)
-        self._lifeline.send(Began(number, packed(late)), can_wait=True)
+        self._began = Began(number, packed(late))
+        self._lifeline.wake_soon()
 
     def forget_output(self) -> None:
         """Drop the output so far: the start of the engine printed it, not the user's code."""
@@ -255,13 +261,20 @@ class CellRecorder:
         if not self._cell.running and not self.ended:
             return False
         ended = self.ended
+        if (began := self._began) is not None:
+            self._began = None
+            if began.late or not ended:
+                self._lifeline.send(began)
         items, live = self.output.take()
         self._comms.send_opens()
-        if items or live is not None:
-            self._kept.send(Output(self._cell.number, packed(items), live))
-        if ended and self._final:
+        output = packed(items)
+        final, buffers = self._final if ended and self._final else (None, ())
+        if final is not None and not is_large(buffers):
+            final = structs.replace(final, output=output)
+        elif items or live is not None:
+            self._kept.send(Output(self._cell.number, output, live))
+        if final is not None:
             self.ended = False
-            final, buffers = self._final
             self._final = None
             self._log.send_rest()
             self._kept.send(final, buffers)
