@@ -132,7 +132,7 @@ def test_a_dashboard_says_since_when_it_hears_nothing_and_that_the_kernel_ended(
         """(code) => { window.panel.sessionContext.session.kernel.requestExecute({ code }) }""",
         "import ctypes; ctypes.PyDLL(None).sleep(8)",
     )
-    page.wait_for_selector(".arw-silence >> text=Nothing was heard from the kernel since")
+    page.wait_for_selector(".arw-silence >> text=No message from the kernel since")
     page.wait_for_selector(".arw-silence", state="hidden")
     page.evaluate("() => window.panel.sessionContext.session.kernel.restart()")
     page.wait_for_selector(".arw-silence >> text=The kernel has ended or was restarted")

@@ -215,6 +215,7 @@ def test_a_question_to_a_stopped_rank_ends_and_names_it(ring4: Cluster, name: st
         text, seconds = refused(verb)
         assert text.startswith("rank 1 is not responding (stopped, or unreachable).")
         assert "%distributed status" in text and "%distributed heal --kill 1" in text
+        assert f"To continue rank 1: kill -CONT {ring4.snapshot.ranks[1].pid} on localhost." in text
         assert seconds < WITHIN
     verb()
     assert ring4.pull("kept") == [5] * 4

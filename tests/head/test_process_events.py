@@ -114,6 +114,10 @@ def test_a_suspended_process_is_known_until_it_is_continued(world: World) -> Non
     assert suspended() == []
     world.receive(Present({"rank 0": 100, "rank 1": 101}, suspended=[100]))
     assert suspended() == [0], "after a gap"
+    rank = world.monitor.ranks[0]
+    assert rank.suspended_since is not None
+    rank.received_at = rank.suspended_since + 2.0
+    assert suspended() == [], "it reports again"
 
 
 def test_the_end_of_a_rank_is_told_to_those_that_are_left(world: World) -> None:

@@ -183,7 +183,7 @@ def test_a_stuck_rank_elsewhere_is_killed_and_replaced(world: Cluster) -> None:
     cell = world.begin("import os, signal\nif rank == 2: os.kill(os.getpid(), signal.SIGSTOP)", want_values=False)
     follow = threading.Thread(target=cell.finish, daemon=True)
     follow.start()
-    assert comes_true(world, lambda now: now.ranks[2].state == "stopped", WITHIN)
+    assert comes_true(world, lambda now: now.ranks[2].suspended, WITHIN), "its host process says so"
     world.heal(kill=[2])
     follow.join(WITHIN)
     assert sums(world) == [3.0] * 3

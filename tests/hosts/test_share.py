@@ -180,7 +180,9 @@ def test_ctrl_c_leaves_what_has_arrived_for_the_next_share(apart: Apart) -> None
         before, meanwhile = listening(apart), dict[str, set[str]]()
         pressing = threading.Thread(target=press)
         pressing.start()
-        with pytest.raises(CellInterrupted, match="What has arrived is kept aside: the same share goes on from there"):
+        with pytest.raises(
+            CellInterrupted, match="What has arrived was kept: the same %distributed share again sends the rest"
+        ):
             cluster.share("~/models/it's a model")
         assert listening(apart) == before
         pressing.join(WITHIN)

@@ -64,7 +64,7 @@ class RankDebugger:
             doing = self._monitor.snapshot().ranks[self.rank].doing
             raise TimeoutError(f"rank {self.rank} did not return to its prompt within {timeout:g} s: it is {doing}.")
         if self._rank.dead:
-            raise WorldBroken(f"rank {self.rank} died in the debugger: {self._rank.dead}.")
+            raise WorldBroken(f"rank {self.rank} died in the debugger ({self._rank.dead}). {HEALS}.")
         said = self._rank.debugger
         return said.text if said is not None else ""
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from allranks.errors import CannotTravel, CellInterrupted, NoAnswer, RankError, UsageError, WorldBroken
-from allranks.head.state.shared_advice import dead_too, typed_ranks
+from allranks.head.state.shared_advice import HEALS, dead_too, died_text, typed_ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
 from allranks.messages.requests import DecidePush, Describe, DescribeLeaves, Nothing, Pull, PullLeaf, Push
 from allranks.messages.wire import Buffer
@@ -126,8 +126,8 @@ class ValueExchange:
             for rank, part in enumerate(_cut(name, value, self._live.size)):
                 parts[rank][name] = part
         packed = [([rank], _packed(part)) for rank, part in enumerate(parts)]
-        if dead := self._live.dead_among(None):
-            raise WorldBroken(f"{rank_label(list(dead))} died, and would lack a part: %distributed heal first.")
+        if self._live.dead_among(None):
+            raise WorldBroken(f"cannot scatter: {died_text(self._live.ranks_up().monitor.ranks)}. {HEALS}.")
         self._set(packed, ", ".join(values_by_name))
 
     def gather(self, name: str, *, ranks: Sequence[int] | int | None) -> Any:
@@ -142,11 +142,11 @@ class ValueExchange:
         """See `Cluster.vars`."""
         replies, silent = self._live.replies(lambda: self._live.ask_all(Describe(list(names)), None, in_steps=True))
         if not replies:
-            raise no_answer(silent)
+            raise no_answer(self._live.snapshot, silent)
         entries = {rank: reply_or_error(rank, reply, "vars").answer.variables for rank, reply in replies.items()}
         known = {entry.name for each in entries.values() for entry in each}
         if absent := [name for name in names if name not in known]:
-            unasked = f" ({no_answer(silent)})" if silent else ""
+            unasked = f" ({no_answer(self._live.snapshot, silent)})" if silent else ""
             raise UsageError(f"no rank has a variable {', '.join(absent)}.{unasked}{dead_too(self._live.snapshot)}")
         return Variables(entries, silent, list(self._live.dead_among(None)))
 

@@ -73,7 +73,7 @@ class HealAndResize:
         """Raise NoAnswer if the process of one of these ranks is stopped: it could not join the next world."""
         there = [rank for rank in self._live.ranks_up().monitor.ranks if rank.rank in numbers and rank.dead is None]
         if stopped := [rank.rank for rank in there if rank.process_is_stopped()]:
-            raise no_answer(stopped, "Nothing was changed.")
+            raise no_answer(self._live.snapshot, stopped, "Nothing was changed.")
 
     def _refuse_empty(self, source: int | None) -> None:
         """Raise UsageError if `source` is a new rank that has no variables yet."""

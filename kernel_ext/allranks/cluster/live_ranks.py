@@ -26,7 +26,7 @@ from allranks.errors import (
 from allranks.head.cell.outcome import invalid_text
 from allranks.head.cell.still_busy import WAITED_FOR
 from allranks.head.state.make_views import also_lacking, state_of, unfinished
-from allranks.head.state.shared_advice import HEALS, died_text, kill_text, typed_ranks
+from allranks.head.state.shared_advice import HEALS, continue_text, died_text, kill_text, typed_ranks
 from allranks.head.world.change import pending_text
 from allranks.head.world.ranks import A, Ranks
 from allranks.lifeline.open_questions import Reply, RequestFailed
@@ -426,7 +426,7 @@ class LiveRanks:
         chosen = self.choose_ranks(ranks)
         replies, silent = self.replies(send)
         if silent:
-            raise no_answer(silent, others(replies) if replies else "")
+            raise no_answer(self.snapshot, silent, others(replies) if replies else "")
         if len(replies) < len(chosen):  # the dead ones were not asked
             self.refuse_dead(chosen, others)
         return replies
@@ -447,13 +447,18 @@ def reply_or_error(rank: int, reply: Answered[A], name: str) -> Reply[A]:
     return reply
 
 
-def no_answer(silent: Sequence[int], others: str = "") -> NoAnswer:
+def no_answer(snapshot: Snapshot, silent: Sequence[int], others: str = "") -> NoAnswer:
     """The error that names the `silent` ranks; `others` is a sentence on the other ranks."""
-    return NoAnswer(
-        f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding (stopped, or unreachable). {others}"
-        f"{' ' if others else ''}Try again when %distributed status no longer shows 'stopped'. To replace instead: "
-        f"{kill_text(silent)}."
+    suspended = [view for view in snapshot.ranks if view.rank in silent and view.suspended]
+    who = rank_label([view.rank for view in suspended])
+    sentences = (
+        f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding (stopped, or unreachable).",
+        others,
+        f"To continue {who}: {continue_text(suspended)}." if suspended else "",
+        "Try again when %distributed status no longer shows 'stopped'.",
+        f"To replace instead: {kill_text(silent)}.",
     )
+    return NoAnswer(" ".join(filter(None, sentences)))
 
 
 def for_others(verb: str, what: str, *, least: int = 1) -> Callable[[Collection[int]], str]:

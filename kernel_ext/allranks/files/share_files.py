@@ -77,7 +77,7 @@ FEEDERS = 2
 """Number of messages with blocks that this machine sends at a time, if it is the source and no rank runs on it."""
 ENDS_WITHIN = 2.0
 """Seconds to wait for the hosts to close their ports."""
-AGAIN = "What has arrived is kept aside: the same share goes on from there."
+AGAIN = "What has arrived was kept: the same %distributed share again sends the rest."
 DIED = "{}: rank {}, which takes part for its host, has died. %distributed heal replaces it. {}"
 
 A = TypeVar("A", bound=Answer)

@@ -165,16 +165,20 @@ class HostEnd:
         answer = self._answer(Ports(count))
         if answer is None:
             if not self.alive:
-                raise CannotStart(f"{self.name}: the process that starts its ranks has ended.")
+                raise CannotStart(
+                    f"{self.name}: the process that starts its ranks has ended. Try again: it is started again."
+                )
             if self.away:
-                raise CannotStart(f"{self.name} is out of reach. %distributed resize can go on without its ranks.")
-            raise CannotStart(f"{self.name} did not report free ports within {ANSWER_WITHIN:g} s.")
+                raise CannotStart(f"{self.name} is out of reach. To go on without its ranks: %distributed resize N")
+            raise CannotStart(
+                f"{self.name} did not report free ports within {ANSWER_WITHIN:g} s. It may be very busy: try again."
+            )
         return list(answer.ports)
 
     def offer(self, cluster: str, ranks: Sequence[RankConfig]) -> None:
         """Write the settings of `ranks` on the host, for ranks that a launcher starts there. Raises CannotStart."""
         if self._answer(Offer(cluster, list(ranks))) is None:
-            raise CannotStart(f"{self.name} could not write its ranks' settings.")
+            raise CannotStart(f"{self.name} could not write its ranks' settings. Is a disk full? {self.log()}".rstrip())
 
     def runs(self, pid: int) -> bool:
         """Whether process `pid` runs on the host; if the host process does not answer, returns `alive`."""

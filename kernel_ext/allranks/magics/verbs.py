@@ -326,7 +326,7 @@ class Verbs:
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(still)
         elif silent := [view.rank for view in cluster.snapshot.ranks if view.state == "stopped" and view.away is None]:
-            text = str(no_answer(silent))
+            text = str(no_answer(cluster.snapshot, silent))
             print(text[0].upper() + text[1:])
 
     def _push(self, options: argparse.Namespace) -> None:

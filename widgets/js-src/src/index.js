@@ -100,7 +100,7 @@ function render({ model, el }) {
     const at = new Date(Date.now() - performance.now() + store.heard).toLocaleTimeString();
     say(silence, !silent ? "" : store.gone
       ? `The kernel has ended or was restarted. This is what was last seen, at ${at}.`
-      : `Nothing was heard from the kernel since ${at}: it is busy outside Python, suspended, restarted, or out of reach.`);
+      : `No message from the kernel since ${at}: it is busy outside Python, suspended, restarted, or out of reach.`);
     advising = silent ? null : advice(snapshot, store.behind);
     hide(advised, !advising);
     mark(advised, "data-kind", advising?.kind ?? "");

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from allranks.head.state.shared_advice import kill_text
+from allranks.head.state.shared_advice import continue_text, kill_text
 from allranks_backends.plan import rank_label
 from allranks_backends.views import AT_REST, RankView, Snapshot
 
@@ -89,14 +89,6 @@ def still_busy(
         words = _ONE if len(ranks) == 1 else _SEVERAL
         views = [snapshot.ranks[rank] for rank in ranks]
         silent = min(view.silent or 0 for view in views)
-        text = what.format(kill=kill_text(ranks), cont=_continue(views), silent=silent, seconds=seconds, **words)
+        text = what.format(kill=kill_text(ranks), cont=continue_text(views), silent=silent, seconds=seconds, **words)
         said.append(f"{rank_label(ranks).capitalize()}: {text}" if len(groups) > 1 else text[0].upper() + text[1:])
     return f"Still busy after {after:.0f} s: {snapshot.doing(left)}. {'. '.join(said)}."
-
-
-def _continue(views: Sequence[RankView]) -> str:
-    """``kill -CONT 4242 on node1 and kill -CONT 17 18 on node2``."""
-    pids: dict[str, list[str]] = {}
-    for view in views:
-        pids.setdefault(view.host, []).append(str(view.pid))
-    return " and ".join(f"kill -CONT {' '.join(each)} on {host}" for host, each in pids.items())

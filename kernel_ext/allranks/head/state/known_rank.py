@@ -16,6 +16,8 @@ from allranks_backends.views import RankState
 SILENT_AFTER = 4.0
 """A rank counts as stopped after this many seconds without a message: a rank reports at least every 2 s."""
 
+IN_FLIGHT = 1.0
+"""Seconds for which messages may still arrive that a rank had sent before its process was suspended."""
 RETURNS_WITHIN = 20.0
 """Seconds a rank gets to reconnect once its host is reached again: the rank tries once a second."""
 
@@ -67,8 +69,8 @@ class Rank:
     """Whether its last cell ended because its collective was aborted."""
     interrupted: bool = False
     """Whether its last cell was interrupted, which is not a failure; False once any rank gets another cell."""
-    suspended: bool = False
-    """Whether its host process has reported that its process is suspended (SIGSTOP)."""
+    suspended_since: float | None = None
+    """The `time.monotonic` at which its host process reported that its process is suspended (SIGSTOP); else None."""
     dead: str | None = None
     """Why it is dead; None while it is alive."""
     entered: int = 0
@@ -116,6 +118,14 @@ class Rank:
     def returning(self) -> bool:
         """Whether its host was reached again in the last `RETURNS_WITHIN` seconds and the rank has yet to reconnect."""
         return self.dead is None and self.received_at < self.host_back_at > time.monotonic() - RETURNS_WITHIN
+
+    @property
+    def suspended(self) -> bool:
+        """Whether its process is suspended, as its host process has reported.
+
+        A message that came `IN_FLIGHT` seconds after that report shows that the process runs again.
+        """
+        return self.suspended_since is not None and self.received_at < self.suspended_since + IN_FLIGHT
 
     def process_is_stopped(self) -> bool:
         """Whether its process is suspended (`kill -STOP`), as far as is known.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from allranks_backends.plan import alike, rank_label, rank_list
-from allranks_backends.views import Snapshot
+from allranks_backends.views import RankView, Snapshot
 
 from .known_rank import Rank
 
@@ -20,6 +20,14 @@ def typed_ranks(ranks: Collection[int]) -> str:
 def kill_text(ranks: Collection[int]) -> str:
     """``%distributed heal --kill 0-1 (loses their variables)``."""
     return f"%distributed heal --kill {typed_ranks(ranks)} (loses {'its' if len(ranks) == 1 else 'their'} variables)"
+
+
+def continue_text(views: Iterable[RankView]) -> str:
+    """What to type to continue suspended ranks: ``kill -CONT 4242 on node1 and kill -CONT 17 18 on node2``."""
+    pids: dict[str, list[str]] = {}
+    for view in views:
+        pids.setdefault(view.host, []).append(str(view.pid))
+    return " and ".join(f"kill -CONT {' '.join(each)} on {host}" for host, each in pids.items())
 
 
 def died_text(ranks: Iterable[Rank]) -> str:

@@ -21,9 +21,9 @@ def attach(name: str, comms: WidgetComms) -> Ranks:
     if kept is None:
         others = ", ".join(left_behind())
         raise NoCluster(
-            f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Clusters "
-            "started with %distributed up --keep, or on other hosts, outlive their notebook and can be attached, "
-            "on the machine where that was: allranks list --hosts HOSTS names it."
+            f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Only "
+            "clusters started with %distributed up --keep, or on other hosts, can be attached, and only on the machine "
+            "of their notebook. To find it: allranks list --hosts HOSTS"
         )
     try:
         ranks = Ranks(kept.asked_for(), kept, comms)

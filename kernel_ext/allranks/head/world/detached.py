@@ -147,7 +147,9 @@ class Detached:
             return Settings.read(self.settings)
         except (TypeError, KeyError, ValueError):
             name = self.settings.get("attached_as")
-            raise NoCluster(f"the cluster {name!r} was started by another version of allranks.") from None
+            raise NoCluster(
+                f"the cluster {name!r} was started by another version of allranks: attach with that one."
+            ) from None
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(host["name"] for host in self.hosts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from allranks.head.state.known_rank import Rank
@@ -81,7 +82,8 @@ class ProcessEvents:
         """Note which of the processes `pids` of a host are suspended."""
         for rank in self._monitor.ranks:
             if rank.host == name and rank.pid is not None:
-                rank.suspended = pids.get(rank.pid, rank.suspended)
+                suspended = pids.get(rank.pid, rank.suspended)
+                rank.suspended_since = (rank.suspended_since or time.monotonic()) if suspended else None
 
     def repeat(self, others: Iterable[HostEnd]) -> None:
         """For new ranks, handle again that a host process or the controller has ended; `others` are the other hosts."""

@@ -227,7 +227,7 @@ class BlockLink:
             status, length = _REPLY.unpack(receive(connection, _REPLY.size))
             self._answered_at = time.monotonic()
             if length > BLOCK + DIGEST or (status == DATA and length < DIGEST):
-                raise ConnectionError("its answer makes no sense")
+                raise ConnectionError("it sent an invalid answer")
             if status != WAIT:
                 content = receive(connection, length)
                 self._answered_at = time.monotonic()

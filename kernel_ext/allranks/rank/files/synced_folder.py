@@ -310,7 +310,9 @@ def _locked(ours: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError("another notebook that syncs to this folder does not let go of it") from None
+                    raise TimeoutError(
+                        "another notebook is syncing to this folder: try again when it is done"
+                    ) from None
             time.sleep(0.05)
         yield
 

@@ -46,7 +46,7 @@ class MpiMember:
         if self._in_place is not None:
             return self._in_place.communicator
         if not self.not_in_place:  # `enter` was never called
-            raise RuntimeError(f"there is no communicator of MPI: this world runs on {backend}")
+            raise RuntimeError(f"no MPI communicator: this world runs on {backend}")
         from mpi4py import MPI
 
         return MPI.COMM_WORLD
