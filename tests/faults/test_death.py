@@ -266,6 +266,7 @@ def test_a_rank_that_dies_while_the_world_is_formed_is_healed_in_its_turn(
     pid = ring4.snapshot.ranks[VICTIM].pid
     assert pid is not None
     monkeypatch.setattr(known_rank, "SILENT_AFTER", WITHIN)  # heal would refuse a rank that is known to be stopped
+    monkeypatch.setattr(known_rank.Rank, "suspended", False)
     os.kill(pid, signal.SIGSTOP)  # so that it is there still, and never joins
     ranks.monitor.state = "broken"
     plan = ranks.plan
