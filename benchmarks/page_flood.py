@@ -2,7 +2,8 @@
 
 In JupyterLab, in Chromium, while four ranks print `LINES` lines each and after that. An interaction (a click into
 another cell, a key typed there, a turn of the wheel) counts from the input, as the browser stamps it, until what it
-changed is drawn. Memory is that of all of Chromium's renderers, over their memory just before the flood.
+changed is drawn. Memory is that of all of Chromium's renderers, over their memory just before the flood,
+without garbage.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ DRAWN = "() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(dra
 
 def measure(repeat: int | None, *, quick: bool = False) -> Table:
     """Rounds of one flood."""
-    rounds, lines = (repeat or 1, 20_000) if quick else (repeat or 3, LINES)
+    rounds, lines = (repeat or 2, 20_000) if quick else (repeat or 5, LINES)
     table = Table("page-flood", f"the page while {RANKS} ranks print {lines:,} lines each; lower is better")
     if lacking := missing():
         table.notes.append(f"Not measured: {lacking}.")
@@ -107,14 +108,14 @@ def _flood(lines: int) -> _Flood:
                 notebook.page.evaluate(LISTEN)
                 _interact(notebook)
                 notebook.page.evaluate(TAKE)
-                empty, began = _memory(), time.monotonic()
+                empty, began = _memory(notebook), time.monotonic()
                 notebook.page.evaluate(BEGIN, 2)
                 while notebook.page.evaluate("window.flooding"):
                     _interact(notebook)
                 seconds, during = time.monotonic() - began, notebook.page.evaluate(TAKE)
                 for _ in range(INTERACTIONS):
                     _interact(notebook)
-                after, memory = notebook.page.evaluate(TAKE), _memory()
+                after, memory = notebook.page.evaluate(TAKE), _memory(notebook)
                 _run(notebook, 3)
                 _run(notebook, 4)
             finally:
@@ -150,8 +151,9 @@ def _interact(notebook: Notebook) -> None:
         page.evaluate(DRAWN)
 
 
-def _memory() -> int:
-    """Bytes that Chromium's renderers hold, shared ones counted once."""
+def _memory(notebook: Notebook) -> int:
+    """Bytes that Chromium's renderers alone hold, after the page's garbage was collected."""
+    notebook.page.context.new_cdp_session(notebook.page).send("HeapProfiler.collectGarbage")
     renderers = [
         child for child in psutil.Process().children(recursive=True) if "--type=renderer" in " ".join(child.cmdline())
     ]
