@@ -357,3 +357,26 @@ def test_two_views_show_the_same(open_notebook: OpenNotebook) -> None:
         """[...document.querySelectorAll(".arw-list")].every((one) => one.innerText.includes("step   60"))"""
     )
     assert page.locator(".arw-none:visible").first.inner_text() == "No data from the ranks yet"
+
+
+def test_a_view_of_its_own_beside_the_notebook_goes_on(open_notebook: OpenNotebook) -> None:
+    """JupyterLab's "Create New View for Cell Output" keeps it in sight while the notebook scrolls."""
+    notebook = open_notebook(show(4), feed(4))
+    notebook.run()
+    page = notebook.page
+    page.wait_for_selector('.arw-rank[data-rank="3"]')
+    page.evaluate("""async () => {
+      window.panel.content.activeCellIndex = 0;
+      await window.jupyterapp.commands.execute("notebook:create-output-view");
+    }""")
+    beside = page.locator(".jp-LinkedOutputView .arw-root")
+    beside.wait_for()
+    before = int(beside.get_attribute("data-frames") or 0)
+    page.wait_for_function(
+        f'Number(document.querySelector(".jp-LinkedOutputView .arw-root").dataset.frames) > {before + 3}'
+    )
+    assert beside.locator(".arw-rank").count() == 4
+    beside.get_by_role("button", name="Ranks", exact=True).click()
+    page.wait_for_function(
+        """document.querySelector(".jp-LinkedOutputView .arw-list").innerText.includes("step   60  loss 0.3914")"""
+    )
