@@ -311,7 +311,7 @@ def test_a_notebook_that_runs_without_its_user_is_told(kernel: Notebook, need_mp
 def test_a_terminal_ipython_asks_too(need_mpi: None) -> None:
     need(importlib.util.find_spec("pexpect"), "pexpect is not installed (it comes with IPython)")
 
-    import pexpect  # type: ignore[import-untyped]
+    import pexpect
 
     command = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor"]
     child = pexpect.spawn(command[0], command[1:], encoding="utf-8", timeout=2 * WITHIN, echo=False)

@@ -171,6 +171,7 @@ def test_figures_are_short() -> None:
         -40e9: "-40G",
     }
     assert {value: short(value) for value in told} == told
+    assert (short(4931.0, 3), short(493.1, 3), short(49_310.0, 3)) == ("4931", "493", "49.3k")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ def test_the_title_is_what_one_must_know_first() -> None:
         "Rank 1 failed: ValueError: bad batch": changed(world("idle", "failed"), 1, cause="ValueError: bad batch"),
         "Rank 1 is out of reach": changed(world("idle", "idle"), 1, away=4),
         "Ranks 0-1, 3 wait for rank 2": hang,
-        "The world is down": world("idle", "idle", state="down"),
+        "The world is down": world(state="down"),
+        "2 ranks idle when the world ended": world("idle", "idle", state="down"),
+        "The world is broken": world("idle", "idle", state="broken"),
         straggler.capitalize(): world("idle", "idle", straggler=straggler),
     }
     assert {said: finding(snapshot) for said, snapshot in told.items()} == {said: said for said in told}
@@ -218,6 +220,20 @@ def test_what_stays_in_a_saved_notebook_is_a_picture_and_tables_of_the_end(
     assert parsed(picture["image/svg+xml"]).attrib["id"] == f"arw-saved-{dashboard.key}"
     assert picture["text/plain"].startswith("Rank 2 is dead: killed by SIGKILL. main · 4 ranks · ring.")
     assert "<script" not in picture["image/svg+xml"] and "<style" not in picture["image/svg+xml"]
+
+
+def test_what_stays_after_the_end_of_the_cluster_are_its_ranks(
+    published: list[tuple[str, dict[str, str], bool]],
+) -> None:
+    dashboard = Dashboard(["topology", "throughput"])
+    dashboard.show(dataclasses.replace(streams.snapshot(2, 1, 0.0), straggler=None, at=1000.0))
+    dashboard._ipython_display_()
+    dashboard.show(Snapshot("main", "ring", "down", 0, ()))
+    dashboard.refresh()
+    said = texts(published[3][1]["image/svg+xml"])
+    assert said[0].endswith("when the world ended") and "rank 1" in said
+    assert "2 ranks · ring · down" in published[4][1]["text/html"]
+    assert dashboard._history.columns()["at"] == [1000.0]
 
 
 def test_a_view_of_the_log_alone_saves_its_curves_alone(published: list[tuple[str, dict[str, str], bool]]) -> None:

@@ -40,10 +40,10 @@ def _power(value: float) -> int:
 
 
 def short(value: float, digits: int = 4) -> str:
-    """Format `value` with at most `digits` significant digits: 0.1234, 1234, 12k, 3.5M, 1e-05."""
+    """Format `value` with at most `digits` significant digits, thousands with four: 0.1234, 1234, 12k, 3.5M, 1e-05."""
     if not math.isfinite(value):
         return str(value)
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if 10_000 <= abs(value) < 1e16 and size <= abs(value):
             return f"{value / size:.{digits}g}{unit}"
-    return f"{value:.{digits}g}"
+    return f"{value:.{max(digits, 4) if 1000 <= abs(value) < 10_000 else digits}g}"

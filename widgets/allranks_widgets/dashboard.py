@@ -32,6 +32,7 @@ from allranks_backends.views import RankView, Snapshot
 from ._history import RateHistory
 from ._kept import Json, KeptOutput
 from ._snapshot_tables import logged_html, logged_text, snapshot_html, snapshot_text
+from .curve_picture import Drawn
 from .curves import Curves, LoggedRow, rows_json
 from .snapshot_json import to_dict
 from .svg_text import WIDTH, Picture, cut, stacked, svg_text
@@ -68,6 +69,10 @@ NO_WIDGET = (
 )
 """Style that hides "Loading widget..." and "Error displaying widget", which JupyterLab shows above the saved picture if
 the kernel is gone."""
+NO_PAGE = (
+    "A terminal shows no live pictures: this is the state now. To see it again: %distributed status. "
+    "To save a picture: allranks.current().watch().picture()"
+)
 NOTHING_LOGGED = "Nothing has been logged yet: call log(loss=...) in a cell."
 
 Action = Callable[[str, int | None], str | None]
@@ -106,6 +111,8 @@ class Dashboard(anywidget.AnyWidget):
         self.on_action = on_action
         self.snapshot: Snapshot | None = None
         """The last Snapshot shown."""
+        self._world: Snapshot | None = None
+        """The last Snapshot before the cluster ended, which a saved notebook shows."""
         self.sent = 0
         """Number of frames sent."""
         self._sent_at = float("-inf")
@@ -134,7 +141,11 @@ class Dashboard(anywidget.AnyWidget):
         of the last frame, ``snapshot`` is held back: a later call of `show` or `flush` sends the newest Snapshot."""
         with self._lock:
             before, self.snapshot = self.snapshot, snapshot
-            self._history.add(snapshot)
+            if snapshot.state != "down":
+                self._history.add(snapshot)
+                self._world = snapshot
+            elif self._world is not None:
+                self._world = replace(self._world, state="down")
             if time.monotonic() - self._refreshed >= SAVED_EVERY:
                 self.refresh()
             if before is not None and time.monotonic() - self._beat_at >= BEAT:
@@ -232,8 +243,7 @@ class Dashboard(anywidget.AnyWidget):
             self._refreshed = time.monotonic()
             if (self.snapshot is not self._saved or self._stale) and self.snapshot and self._display_ids:
                 self._saved, self._stale = self.snapshot, False
-                for display_id in self._display_ids:
-                    self._publish_saved(display_id, update=True)
+                self._publish_saved(self._display_ids, update=True)
 
     def picture(self, view: str = "topology") -> str:
         """Return what a view shows now as the text of an SVG, which needs no kernel and no script.
@@ -249,12 +259,10 @@ class Dashboard(anywidget.AnyWidget):
                 raise ValueError("the dashboard has no data yet")
             if view == "log" and not self._curves:
                 raise ValueError(NOTHING_LOGGED)
-            return str(self._drawn(view, self.snapshot))
+            return str(self._drawn(view, self._world or self.snapshot))
 
     def _drawn(self, view: str, snapshot: Snapshot) -> Picture:
         if view == "log":
-            from .curve_picture import Drawn  # imports numpy, which is slow
-
             curves = Drawn.of(self._curves)
             found = ", ".join(map(str, curves.bands))
             return replace(curves.picture(cut(found, WIDTH / 2), {}, ended=True), said=f"{found}.")
@@ -270,7 +278,7 @@ class Dashboard(anywidget.AnyWidget):
             views = [] if self._only_log else ["topology"]
             views += [view for view in ("throughput",) if view in self.views]
             views += [view for view in ("log",) if view in self.views and self._curves]
-            drawn = stacked([self._drawn(view, self.snapshot) for view in views])
+            drawn = stacked([self._drawn(view, self._world or self.snapshot) for view in views])
         return {"image/svg+xml": drawn.svg(f"arw-saved-{self.key}"), "text/plain": drawn.said}
 
     def _ipython_display_(self) -> None:
@@ -282,7 +290,7 @@ class Dashboard(anywidget.AnyWidget):
         """
         view, plain = _widget_view(super()._repr_mimebundle_())
         if view is None or getattr(_shell(), "kernel", None) is None:
-            print(repr(self))
+            print(repr(self), NO_PAGE, sep="\n\n")
             return
         from IPython.core.display_functions import publish_display_data
 
@@ -291,9 +299,9 @@ class Dashboard(anywidget.AnyWidget):
             return
         display_id = uuid.uuid4().hex
         self._display_ids.append(display_id)
-        self._publish_saved(display_id)
+        self._publish_saved([display_id])
 
-    def _publish_saved(self, display_id: str, update: bool = False) -> None:
+    def _publish_saved(self, display_ids: Iterable[str], update: bool = False) -> None:
         """Publish what stays in a saved notebook: a picture, and tables.
 
         The picture is an output of its own, since viewers that show only sanitized HTML remove pictures from HTML, and
@@ -302,15 +310,16 @@ class Dashboard(anywidget.AnyWidget):
         from IPython.core.display_functions import publish_display_data
 
         html = f'<div class="arw-saved-{self.key}">{self._html()}</div><style>{NO_WIDGET % self.key}</style>'
-        tables = {"text/html": html, "text/plain": repr(self)}
-        for part, data in (("picture", self._saved_picture()), ("tables", tables)):
-            transient = {"display_id": f"{display_id}-{part}"}
-            publish_display_data(data, transient=transient, update=update)  # type: ignore[no-untyped-call]
+        saved = {"picture": self._saved_picture(), "tables": {"text/html": html, "text/plain": repr(self)}}
+        for display_id in display_ids:
+            for part, data in saved.items():
+                transient = {"display_id": f"{display_id}-{part}"}
+                publish_display_data(data, transient=transient, update=update)  # type: ignore[no-untyped-call]
 
     def _html(self) -> str:
         if self.snapshot is None or (self._only_log and not self._curves):
             return escape(repr(self))
-        return ("" if self._only_log else snapshot_html(self.snapshot)) + logged_html(self._curves)
+        return ("" if self._only_log else snapshot_html(self._world or self.snapshot)) + logged_html(self._curves)
 
     @property
     def _only_log(self) -> bool:

@@ -121,15 +121,16 @@ def finding(snapshot: Snapshot) -> str:
     if late := missing_ranks(snapshot):
         waiting = [view for view in ranks if view.rank not in late]
         return _capital(f"{_label(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for {rank_label(late)}")
-    if snapshot.state not in ("whole", "planned"):
+    if snapshot.state not in ("whole", "planned", "down") or not ranks:
         return f"The world is {snapshot.state}"
     if snapshot.straggler:
         return _capital(printable(snapshot.straggler).rstrip("."))
     tally = alike({view.rank: state_word(view) for view in ranks})
     counts = [f"{len(members)} {state}" for state, members in tally.items()]
-    if len(counts) == 1:
-        return f"{len(ranks)} {'rank' if len(ranks) == 1 else 'ranks'} {state_word(ranks[0])}"
-    return f"{len(ranks)} ranks: {', '.join(counts)}"
+    said = f"{len(ranks)} {'rank' if len(ranks) == 1 else 'ranks'} {counts[0].partition(' ')[2]}"
+    if len(counts) > 1:
+        said = f"{len(ranks)} ranks: {', '.join(counts)}"
+    return f"{said} when the world ended" if snapshot.state == "down" else said
 
 
 def missing_ranks(snapshot: Snapshot) -> list[int]:

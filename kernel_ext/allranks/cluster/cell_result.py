@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from allranks.errors import CellFailed, RemoteError
+from allranks.errors import CannotTravel, CellFailed, RemoteError
 from allranks.head.cell.rank_result import RankResult
-from allranks_backends.plan import rank_label
+from allranks.notebook.safe_text import plain
+from allranks_backends.plan import alike, rank_label
 
 if TYPE_CHECKING:
     from allranks.timeline.timeline import Timeline
+
+
+MOST_LINES = 500
+"""Most lines of a rank that marimo shows."""
 
 
 class CellResult(Mapping[int, RankResult]):
@@ -83,3 +90,29 @@ class CellResult(Mapping[int, RankResult]):
     def __repr__(self) -> str:
         how = "ok" if self.ok else self.failure()
         return f"<CellResult of {rank_label(list(self._ranks))}: {how}, {self.seconds:.2f} s>"
+
+    def _mime_(self) -> tuple[str, str]:
+        """Return what marimo shows (other front ends show the ranks' output live): output and values, by rank."""
+        said = alike({number: _lines(rank) for number, rank in self._ranks.items()})
+        labels = {lines: rank_label(ranks) for lines, ranks in said.items()}
+        gutter = max(map(len, labels.values()), default=0)
+        text = "\n".join(chain.from_iterable(_beside(label.ljust(gutter), lines) for lines, label in labels.items()))
+        block = f'<pre style="margin:4px 0;white-space:pre-wrap">{escape(text)}</pre>' if text else ""
+        return "text/html", f"<div>{escape(plain(repr(self)[1:-1]))}</div>{block}"
+
+
+def _lines(rank: RankResult) -> tuple[str, ...]:
+    """Return the lines that a rank printed, and its value."""
+    lines = plain(rank.stdout + rank.stderr).splitlines()
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"… {len(lines) - MOST_LINES:,} more lines: .stdout and .stderr of the rank's result"]
+    try:
+        value = rank.value
+    except CannotTravel as error:
+        return (*lines, str(error))
+    return tuple(lines) if value is None else (*lines, *plain(repr(value)).splitlines())
+
+
+def _beside(label: str, lines: tuple[str, ...]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield f"{label if number == 0 else ' ' * len(label)} │ {line}"

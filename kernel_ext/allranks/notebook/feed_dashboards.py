@@ -16,10 +16,11 @@ from allranks.head.state.logged import Row
 from allranks_backends.views import Snapshot
 
 from .fold import Block
+from .ipython_shell import running_shell
 from .safe_text import clean, plain
 
 REFRESH_EVERY = 2.0
-"""Minimum time, in seconds, between two updates of the tables that the notebook saves."""
+"""Minimum time, in seconds, between two updates of what the notebook saves that are made between cells."""
 EVERY = 0.1
 """Seconds between two updates of dashboards."""
 KEEP_ITEMS = 50_000
@@ -74,6 +75,12 @@ class Watch:
         self._items: deque[Item] = deque(maxlen=KEEP_ITEMS)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._drawing = threading.Lock()
+        """Held while dashboards are drawn: their position in the logged values must not be read twice."""
+        self._refreshed = float("-inf")
+        """When what the notebook saves was updated last."""
+        self._unsaved = False
+        """Whether a cell of the ranks has ended since."""
 
     def add(self, dashboard: Viewer) -> None:
         """Feed one more dashboard, as long as it is referenced elsewhere."""
@@ -92,6 +99,8 @@ class Watch:
                 self._wake.clear()
                 self._thread = threading.Thread(target=self._feed, name="allranks-watch", daemon=True)
                 self._thread.start()
+            if self._dashboards and (shell := running_shell()) is not None:
+                shell.events.register("post_run_cell", self.refresh)  # once: what is registered already is left
 
     def take_all(self) -> list[Viewer]:
         """Stop feeding the dashboards, since their cluster has ended, and return them."""
@@ -109,9 +118,20 @@ class Watch:
         """Queue an item of a cell's output, if there is a dashboard."""
         if self.watched:
             self._items.append(item)
+            self._unsaved = self._unsaved or item["kind"] == "end"
+
+    def refresh(self, _result: object = None) -> None:
+        """Update what the notebook saves, at the end of a cell of the notebook (IPython's ``post_run_cell``).
+
+        nbclient, with which papermill and nbconvert run notebooks, drops updates that come between two cells.
+        """
+        if self._unsaved and self.watched:
+            self._bring([], refresh=True, last=False)
 
     def stop(self) -> None:
         """Show that the cluster is down, and end the thread."""
+        if (shell := running_shell()) is not None and self.refresh in shell.events.callbacks["post_run_cell"]:
+            shell.events.unregister("post_run_cell", self.refresh)
         thread = self._thread
         self._wake.set()
         if thread is not None:
@@ -130,36 +150,36 @@ class Watch:
             return True
 
     def _feed(self) -> None:
-        last, ended, refreshed = False, False, 0.0
+        last = False
         while not self._ends(last):
             last = self._wake.wait(EVERY)
             items: list[Item] = []
             while self._items:
                 items.append(self._items.popleft())
-            ended = ended or any(item["kind"] == "end" for item in items)
-            refresh = ended and time.monotonic() - refreshed > REFRESH_EVERY
-            if refresh:  # the notebook saves the tables as of the end of a cell
-                ended, refreshed = False, time.monotonic()
+            refresh = last or (self._unsaved and time.monotonic() - self._refreshed > REFRESH_EVERY)
             self._bring(items, refresh, last)
 
     def _bring(self, items: Sequence[Item], refresh: bool, last: bool) -> None:
         """Send every dashboard the snapshot, and new output and logged values. `last`: the cluster is down."""
-        snapshot = self._snapshot()
-        for dashboard in self._viewers():
-            try:
-                if items:
-                    dashboard.output(items)
-                dashboard.show(snapshot)
-                self._dashboards[dashboard], rows = self._logged(self._dashboards[dashboard])
-                if rows:
-                    dashboard.logged(rows)
-                if refresh:
-                    dashboard.refresh()
-                if last:
-                    dashboard.flush()
-            except Exception:  # its page or its comm is gone; the other dashboards go on
-                logging.getLogger("allranks").exception("a dashboard could not be drawn and was disconnected")
-                self._dashboards.pop(dashboard, None)
+        with self._drawing:
+            if refresh:
+                self._refreshed, self._unsaved = time.monotonic(), False
+            snapshot = self._snapshot()
+            for dashboard in self._viewers():
+                try:
+                    if items:
+                        dashboard.output(items)
+                    dashboard.show(snapshot)
+                    self._dashboards[dashboard], rows = self._logged(self._dashboards[dashboard])
+                    if rows:
+                        dashboard.logged(rows)
+                    if refresh:
+                        dashboard.refresh()
+                    if last:
+                        dashboard.flush()
+                except Exception:  # its page or its comm is gone; the other dashboards go on
+                    logging.getLogger("allranks").exception("a dashboard could not be drawn and was disconnected")
+                    self._dashboards.pop(dashboard, None)
 
 
 class Nowhere:

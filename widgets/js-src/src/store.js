@@ -4,6 +4,7 @@ import { Curves } from "./curves.js";
 import { History } from "./history.js";
 import { Output } from "./output.js";
 import { sameStanding } from "./snapshot.js";
+import { LATE } from "./words.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./types.js").Model} Model */
@@ -90,7 +91,7 @@ export class Store {
    * @param {number | null} rank
    */
   act(verb, rank) {
-    this.said = `${verb}${rank === null ? "" : ` of rank ${rank}`} requested …`;
+    this.said = `${verb}${rank === null ? "" : ` of rank ${rank}`} requested …${this.#controlled() ? "" : ` ${LATE}`}`;
     this.failed = false;
     this.#ask({ ask: verb, rank });
     this.#tell();
@@ -106,11 +107,17 @@ export class Store {
     }, ASK_AGAIN);
   }
 
+  /** The connection to the kernel, if it has a control channel; VS Code's has none. */
+  #controlled() {
+    const kernel = this.model.widget_manager?.kernel;
+    return typeof kernel?.sendControlMessage === "function" ? kernel : null;
+  }
+
   /** @param {Record<string, unknown>} content over the control channel, which is heard while a cell runs */
   #ask(content) {
     const asked = { ...content, page: this.page, key: this.model.get("key") };
-    const kernel = this.model.widget_manager?.kernel;
-    if (typeof kernel?.sendControlMessage !== "function") return this.model.send(asked);
+    const kernel = this.#controlled();
+    if (!kernel) return this.model.send(asked);
     const header = {
       msg_id: crypto.randomUUID?.() ?? Math.random().toString(36).slice(2),
       msg_type: "allranks_widget",

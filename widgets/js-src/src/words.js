@@ -22,3 +22,6 @@ export const EFFECTS = {
   abort: "Unblocks the ranks that wait in the collective; they keep their variables.",
   heal: "Replaces each dead rank with a new process that has no variables, and re-forms the world; the other ranks keep theirs.",
 };
+
+/** Said after a click on a page whose requests wait until the kernel is free. */
+export const LATE = "This front end has no control channel: it takes effect when the running cell has ended. To end the cell now, use the notebook's stop button.";
