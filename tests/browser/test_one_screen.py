@@ -55,6 +55,7 @@ def logged(page: Page, ranks: int) -> None:
     send_all(page, past=past, items=streams.training(ranks), rows=rows)
     page.wait_for_selector(".arw-log-figure canvas")
     page.wait_for_function(FITTED)
+    page.wait_for_selector(".arw-glance-part")  # which is drawn once a second, and may take a line
 
 
 def headline(page: Page, view: str) -> str:

@@ -65,7 +65,7 @@ function render({ model, el }) {
   const chosen = model.get("views");
   const low = chosen.length > 2; // what is seen first is to fit the screen, and details open
   const views = low ? IN_ORDER.filter((view) => chosen.includes(view)) : chosen;
-  const sections = h("div.sections", { "data-overview": low });
+  const sections = h("div.sections", { "data-overview": low, "data-log": "false" });
   root.append(sections);
   /** @type {((changes: Set<Change>) => void)[]} */
   const parts = [];
@@ -122,7 +122,7 @@ function render({ model, el }) {
         const out = views.length > 1 && !store.curves.version; // among other views it comes with the first figure
         hide(part.node, out);
         mark(sections, "data-log", String(!out));
-        if (part.open) log.update();
+        if (part.open && !out) log.update(); // it is as wide as it is only once it is shown
         if (store.curves.version !== version) part.say(ofCurves(store.curves));
         version = store.curves.version;
       });

@@ -274,6 +274,19 @@ export function gpusOf(ranks) {
   }));
 }
 
+/** @typedef {"mac" | "gpus" | "machine"} HostKind */
+
+/**
+ * What kind of machine a host is, as far as it is known.
+ * @param {import("./types.js").HostView} host
+ * @param {RankView[]} ranks on it
+ * @returns {HostKind}
+ */
+export function kindOf(host, ranks) {
+  if (/^(Mac( |\d|mini|Book|Pro)|iMac)/.test(host.model ?? "") || /^Apple /.test(host.chip ?? "")) return "mac";
+  return ranks.some((rank) => rank.gpu) ? "gpus" : "machine";
+}
+
 /** @typedef {{op: string, ranks: number, calls: number, nbytes: number, smallest: number, largest: number,
  *   transfer: number | null, wait: number | null}} OpRow */
 

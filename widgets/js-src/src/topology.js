@@ -6,10 +6,10 @@ import { headOf, layout, layoutWithin } from "./layout.js";
 import { Matrix, described } from "./matrix.js";
 import { openMenu, rankItems } from "./menu.js";
 import { route } from "./routes.js";
-import { collective, counts, doing, findings, gpusOf, hostsOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
+import { collective, counts, doing, findings, gpusOf, hostsOf, kindOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
 import * as units from "./units.js";
-import { MEANINGS } from "./words.js";
+import { MACHINES, MEANINGS } from "./words.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./store.js").Store} Store */
@@ -18,6 +18,7 @@ import { MEANINGS } from "./words.js";
 
 const CHARACTER = { rate: 6.7, caption: 6.2, what: 6.4, name: 7.6 }; // pixels, at the most, in the fonts of the pages
 const ALSO_LOAD = 620; // pixels of a host's head from which on it has room for its load beside its GPU's
+const LEAST_SIGN = 156; // pixels of a host from which on there is room for what kind of machine it is
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
 const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
@@ -146,6 +147,8 @@ export class Topology {
    */
   #host(plan, i) {
     const { x, y, w, h: height, headAtBottom } = plan.hosts[i];
+    const drawn = icon("machine");
+    const sign = h("span.host-kind", { role: "img" }, drawn);
     const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
     const [used, busy, computing] = [h("span.meter-fill"), h("span.meter-fill"), h("span.meter-fill")];
     const [unit, computed] = [h("span.label"), h("span")];
@@ -156,7 +159,7 @@ export class Topology {
     const gpu = h("span.figure-pair.host-gpu", { hidden: true }, unit, h("span.meter", { "aria-hidden": true }, computing), computed);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
-      h("div.host-title", {}, name, what),
+      h("div.host-title", {}, sign, name, what),
       h("div.host-figures", {},
         held,
         loaded,
@@ -167,10 +170,15 @@ export class Topology {
       const host = this.hosts[i]?.host;
       if (!host) return;
       say(name, host.name);
+      const kind = kindOf(host, this.hosts[i].ranks);
+      setIcon(drawn, kind);
+      hide(sign, w < LEAST_SIGN);
+      mark(sign, "aria-label", MACHINES[kind]);
+      mark(sign, "title", MACHINES[kind]);
       const cores = host.cores ? `${host.cores} cores` : "";
       const forms = [[host.model, host.chip, cores], [host.chip, cores], [host.model], [host.chip], [cores]].map((words) => words.filter(Boolean).join(" · "));
       const told = forms[0] || "machine unknown";
-      if (!this.low) say(what, fitting([told, ...forms], w - 40 - host.name.length * CHARACTER.name, CHARACTER.what));
+      if (!this.low) say(what, fitting([told, ...forms], w - 60 - host.name.length * CHARACTER.name, CHARACTER.what));
       mark(this.low ? name : what, "title", told);
       const known = host.memory !== undefined && host.memory_used !== undefined;
       const of = known ? `${units.bytes(host.memory_used)} of ${units.bytes(host.memory)}` : units.UNKNOWN;

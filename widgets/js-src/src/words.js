@@ -16,6 +16,9 @@ export const MEANINGS = {
   dead: "Its process has ended, and its variables are lost.",
 };
 
+/** @type {Record<string, string>} by the kind of a host */
+export const MACHINES = { mac: "Mac", gpus: "machine with GPUs", machine: "machine" };
+
 /** @type {Record<string, string>} by the verb of a button: what it does, in a sentence */
 export const EFFECTS = {
   interrupt: "Raises KeyboardInterrupt in its code, as Ctrl-C does.",

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { advice, doing, findings, hostsOf, median, operations, shapeOf, stateOf, sum, wiresOf } from "../src/snapshot.js";
+import { advice, doing, findings, hostsOf, kindOf, median, operations, shapeOf, stateOf, sum, wiresOf } from "../src/snapshot.js";
 
 /** @typedef {import("../src/types.js").Snapshot} Snapshot */
 
@@ -140,4 +140,12 @@ test("operations are summed over ranks, and a time that no rank took is unknown"
 test("what became of the last cell of an idle rank is said", () => {
   assert.equal(doing({ rank: 0, host: "a", state: "idle", cause: "last cell interrupted" }), "last cell interrupted");
   assert.equal(doing({ rank: 0, host: "a", state: "idle" }), "");
+});
+
+test("a host is a Mac, has GPUs, or is a machine of which that is not known", () => {
+  const rank = { rank: 0, host: "a" };
+  assert.equal(kindOf({ name: "a", model: "Mac Studio (2025)" }, [{ ...rank, gpu: { id: "" } }]), "mac");
+  assert.equal(kindOf({ name: "a", chip: "Apple M3 Ultra" }, [rank]), "mac");
+  assert.equal(kindOf({ name: "a", model: "PowerEdge" }, [{ ...rank, gpu: { id: "GPU-1" } }]), "gpus");
+  assert.equal(kindOf({ name: "a", model: "Machine" }, [rank]), "machine");
 });
