@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from allranks_backends.views import LinkView, RankState, RankView, Snapshot
 from allranks_widgets import Dashboard
+from allranks_widgets import dashboard as dashboard_module
 from allranks_widgets._history import RateHistory
 from allranks_widgets.svg_text import WIDTH, Picture, stacked, svg_text
 from allranks_widgets.throughput_picture import throughput_picture
@@ -220,6 +223,30 @@ def test_what_stays_in_a_saved_notebook_is_a_picture_and_tables_of_the_end(
     assert parsed(picture["image/svg+xml"]).attrib["id"] == f"arw-saved-{dashboard.key}"
     assert picture["text/plain"].startswith("Rank 2 is dead: killed by SIGKILL. main · 4 ranks · ring.")
     assert "<script" not in picture["image/svg+xml"] and "<style" not in picture["image/svg+xml"]
+
+
+def test_figures_alone_are_saved_once_a_second_states_and_logged_values_at_once(
+    published: list[tuple[str, dict[str, str], bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(dashboard_module, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    dashboard = Dashboard()
+    dashboard._ipython_display_()
+
+    def saves(snapshot: Snapshot) -> bool:
+        before = len(published)
+        dashboard.show(snapshot)
+        dashboard.refresh()
+        return len(published) > before
+
+    four = streams.snapshot(4, 1, 0.0)
+    assert saves(four)
+    assert not saves(dataclasses.replace(four, at=four.at + 0.5))
+    assert saves(changed(four, 2, state="dead"))
+    dashboard.logged([(0, "loss", 1, 0, 1.0, 0.0)])
+    assert saves(changed(four, 2, state="dead"))
+    now += 1.0
+    assert saves(dataclasses.replace(changed(four, 2, state="dead"), at=four.at + 1.0))
 
 
 def test_what_stays_after_the_end_of_the_cluster_are_its_ranks(

@@ -53,7 +53,9 @@ COUNTED = ("since", "stalled", "away", "compiling")
 HANGS_AFTER = 2.0
 """Seconds in a collective after which the page names the ranks that are missing in it (snapshot.js)."""
 SAVED_EVERY = 10.0
-"""Seconds between refreshes of the tables that the notebook saves."""
+"""Seconds between refreshes of the picture and tables that the notebook saves."""
+SAVED_AGAIN = 1.0
+"""Minimum number of seconds between two refreshes that differ only in figures: drawing takes longer than a short cell."""
 MESSAGE_TYPE = "allranks_widget"
 MESSAGE_BYTES = 1_000_000
 """Output is sent in messages of about this size, so that a page can draw in between."""
@@ -237,13 +239,21 @@ class Dashboard(anywidget.AnyWidget):
         self.send({**answer, "text": said or "", "failed": failed})
 
     def refresh(self) -> None:
-        """Update the tables that the notebook saves. `show` does so every ten seconds; call it when a cell has ended,
-        so that the saved tables show the end of the cell."""
+        """Update the picture and tables that the notebook saves. `show` does so every ten seconds; call it when a cell
+        has ended, so that they show the end of the cell. Within a second, only a new state or logged value is saved."""
         with self._lock:
+            if not self._display_ids or self.snapshot is None or not (self._stale or self._is_new(self.snapshot)):
+                return
             self._refreshed = time.monotonic()
-            if (self.snapshot is not self._saved or self._stale) and self.snapshot and self._display_ids:
-                self._saved, self._stale = self.snapshot, False
-                self._publish_saved(self._display_ids, update=True)
+            self._saved, self._stale = self.snapshot, False
+            self._publish_saved(self._display_ids, update=True)
+
+    def _is_new(self, snapshot: Snapshot) -> bool:
+        """Whether `snapshot` has a state that the notebook has not saved, or other figures than a second ago."""
+        if snapshot is self._saved:
+            return False
+        standing = self._saved and _standing(self._saved)
+        return time.monotonic() - self._refreshed >= SAVED_AGAIN or standing != _standing(snapshot)
 
     def picture(self, view: str = "topology") -> str:
         """Return what a view shows now as the text of an SVG, which needs no kernel and no script.
@@ -370,6 +380,11 @@ def _changed(before: Snapshot, after: Snapshot) -> bool:
             if _hangs(old) != _hangs(new) or replace(old, **counted) != new:
                 return True
     return replace(before, at=after.at, ranks=after.ranks) != after
+
+
+def _standing(snapshot: Snapshot) -> object:
+    """What the saved picture says in words: the states of the world and of its ranks."""
+    return snapshot.state, [(view.rank, view.state, view.cause) for view in snapshot.ranks]
 
 
 def _counts_on(before: float | None, after: float | None) -> bool:
