@@ -55,7 +55,7 @@ HANGS_AFTER = 2.0
 SAVED_EVERY = 10.0
 """Seconds between refreshes of the picture and tables that the notebook saves."""
 SAVED_AGAIN = 1.0
-"""Minimum number of seconds between two refreshes that differ only in figures: drawing takes longer than a short cell."""
+"""Minimum seconds between two refreshes that differ only in figures: drawing takes longer than a short cell."""
 MESSAGE_TYPE = "allranks_widget"
 MESSAGE_BYTES = 1_000_000
 """Output is sent in messages of about this size, so that a page can draw in between."""
