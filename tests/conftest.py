@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from allranks_backends.views import AT_REST
 from tests.needs import need
@@ -48,6 +49,8 @@ os.environ[MARK] = uuid.uuid4().hex
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of some hundred processes would compile allranks anew
+settings.register_profile("untimed", deadline=None)  # a busy machine is slow
+settings.load_profile("untimed")
 _seconds: dict[str, float] = {}
 _unmarked: set[str] = set()
 

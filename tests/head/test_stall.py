@@ -239,6 +239,7 @@ def test_a_stopped_rank_is_named_with_its_last_line() -> None:
         return said[-1].partition("rank 1 has not entered it yet ")[2]
 
     assert why(silent=6) == "(location not known; nothing reported for 6 s)"
+    assert why(line=9, source="f(x)", away=12) == "(out of reach for 12 s, reconnecting)"
     assert why(line=9, source="f(x)", suspended=True) == "(last seen at line 9: f(x); its process is suspended)"
 
 

@@ -56,6 +56,8 @@ def test_bars_of_one_progress_are_equal_whatever_their_format_and_speed(one: str
         ("train: 100%|##| 30/30", "test: 100%|##| 30/30"),
         ("read 30/30", "read 40/40"),
         ("epoch 1 is done", "epoch 2 is done"),
+        ("rank 0: 100%|##| 3/3", "rank 1: 100%|##| 3/3"),
+        ("loss 0.31", "loss 0.30"),
     ],
 )
 def test_bars_that_differ_in_more_than_speed_are_not_folded(one: str, other: str) -> None:
@@ -65,8 +67,13 @@ def test_bars_that_differ_in_more_than_speed_are_not_folded(one: str, other: str
 def test_the_line_is_the_slowest_rank_s_and_names_it() -> None:
     bars = {rank: RankBar(TQDM.format(rank, "9.1", rank), 1.0 + rank % 3, "stderr") for rank in range(4)}
     assert bar_line(bars) == TQDM.format(2, "9.1", 2).rstrip("\n") + " (slowest: rank 2)\n"
-    equal = {rank: RankBar(f"{rank} of 3\n", 1.0 + rank * PRECISION / 4, "stderr") for rank in range(4)}
-    assert bar_line(equal) == "3 of 3\n", "nobody is slow"
+    alike = {rank: RankBar(f"3/3 in 1.{rank} s\n", 1.0 + rank * PRECISION / 4, "stderr") for rank in range(4)}
+    assert bar_line(alike) == "3/3 in 1.3 s\n", "no rank is slow"
+
+
+def test_ranks_in_step_whose_lines_differ_do_not_look_equal() -> None:
+    bars = {rank: RankBar(f"3/3 [00:01, 9.{rank}it/s, loss=0.{rank}]\n", 1.0, "stderr") for rank in range(4)}
+    assert bar_line(bars) == "3/3 [00:01, 9.0it/s, loss=0.0] (of rank 0)\n"
 
 
 def test_on_a_page_the_finished_bars_of_all_ranks_are_one_line_and_not_red(page: Page) -> None:
@@ -114,6 +121,14 @@ def test_bars_take_no_more_room_than_other_lines(page: Page, monkeypatch: pytest
     show.close()
     assert len([line for line in shown(page) if line.startswith("ranks 0-1 │ epoch")]) == 3
     assert any("6 lines of each rank" in line for line in shown(page)), shown(page)
+
+
+def test_bars_that_are_cleared_give_their_room_back(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_room, "LINES", 3)
+    show = Show((0, 1), live=True)
+    for epoch in range(5):
+        show.blocks([Block("clear", (0, 1), False), *folded(*[bar(f"epoch {epoch} 3/3\n", 1.0)] * 2)])
+    assert shown(page) == ["ranks 0-1 │ epoch 4 3/3"]
 
 
 def test_a_dashboard_gets_one_line_that_is_no_error(page: Page) -> None:

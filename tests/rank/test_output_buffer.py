@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.messages.events import Bundle, CellError, FinishedBar, OutputItem, Raised, Text, packed
+from allranks.messages.events import Bundle, CellError, FinishedBar, OutputItem, OverwrittenLine, Raised, Text, packed
 from allranks.rank.cell import output_buffer
 from allranks.rank.cell.output_buffer import LIVE_AFTER, OutputBuffer, sendable
 from allranks.rank.cell.unfinished_line import overlaid
@@ -123,6 +123,16 @@ def test_a_bar_goes_on_below_a_display_and_other_text_comes_before_it() -> None:
     assert isinstance(display, Bundle)
     assert isinstance(bar, FinishedBar) and bar.text == "3/3\n"
     assert text == Text("stdout", ["loading "])
+
+
+def test_text_before_a_bar_that_is_drawn_as_a_display_comes_before_it() -> None:
+    output, line = Written(), OverwrittenLine("100%\n")
+    line.seconds = 1.0
+    output.write("stdout", "loading ")
+    output.bar(line)
+    output.write("stdout", "done")
+    text, bar, rest = packed(output.ended())
+    assert text == Text("stdout", ["loading "]) and isinstance(bar, FinishedBar) and rest == Text("stdout", ["done"])
 
 
 def test_the_error_of_a_cell_comes_after_a_bar_that_is_not_finished() -> None:

@@ -225,6 +225,12 @@ def test_what_stays_in_a_saved_notebook_is_a_picture_and_tables_of_the_end(
     assert "<script" not in picture["image/svg+xml"] and "<style" not in picture["image/svg+xml"]
 
 
+def test_links_to_ranks_that_a_shrinking_world_no_longer_has_are_left_out() -> None:
+    whole = streams.snapshot(4, 1, 0.0)
+    fewer = dataclasses.replace(whole, ranks=whole.ranks[:2])
+    assert "rank 1" in texts(topology_picture(fewer)) and "rank 2" not in texts(topology_picture(fewer))
+
+
 def test_figures_alone_are_saved_once_a_second_states_and_logged_values_at_once(
     published: list[tuple[str, dict[str, str], bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ FASTEST = 0.1
 """Minimum number of seconds between two frames."""
 BEAT = 1.0
 """Seconds between two messages that only say that the kernel is alive."""
-COUNTED = ("since", "stalled", "away", "compiling")
+COUNTED = ("since", "stalled", "silent", "away", "compiling")
 """Fields of a rank that count seconds: they go on while nothing happens, and the page counts on."""
 HANGS_AFTER = 2.0
 """Seconds in a collective after which the page names the ranks that are missing in it (snapshot.js)."""
@@ -73,7 +73,7 @@ NO_WIDGET = (
 the kernel is gone."""
 NO_PAGE = (
     "A terminal shows no live pictures: this is the state now. To see it again: %distributed status. "
-    "To save a picture: allranks.current().watch().picture()"
+    "To save a picture: pathlib.Path('topology.svg').write_text(allranks.current().watch().picture())"
 )
 NOTHING_LOGGED = "Nothing has been logged yet: call log(loss=...) in a cell."
 

@@ -218,9 +218,15 @@ def _colour(view: RankView, late: bool) -> str:
 
 
 def _pairs(snapshot: Snapshot) -> list[_LinkedPair]:
-    """Return the linked pairs of ranks; the rates of several cables between the same ranks are added."""
+    """Return the linked pairs of ranks; the rates of several cables between the same ranks are added.
+
+    While a world shrinks, its links still name ranks that it no longer has.
+    """
+    ranks = {view.rank for view in snapshot.ranks}
     by_ends: dict[tuple[int, int], list[tuple[float | None, float | None]]] = {}
     for view in snapshot.links:
+        if not ranks.issuperset((view.link.source, view.link.target)):
+            continue
         by_ends.setdefault((view.link.source, view.link.target), []).append((view.rate, view.nominal))
     found = []
     for low, high in sorted({(min(ends), max(ends)) for ends in by_ends}):

@@ -103,7 +103,7 @@ class CellResult(Mapping[int, RankResult]):
 
 def _lines(rank: RankResult) -> tuple[str, ...]:
     """Return the lines that a rank printed, and its value."""
-    lines = plain(rank.stdout + rank.stderr).splitlines()
+    lines = [*plain(rank.stdout).splitlines(), *plain(rank.stderr).splitlines()]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"… {len(lines) - MOST_LINES:,} more lines: .stdout and .stderr of the rank's result"]
     try:

@@ -17,8 +17,9 @@ PRECISION = 0.1
 """Seconds by which measured times may be off: ranks send their output every 0.03 s."""
 _AMOUNT = re.compile(r"\d[\d.]*%|\d[\d.]*\w*/\d[\d.]*\w*")
 """A percentage, or how much of a total is done."""
-_MEASURED = re.compile(r"\d+(:\d\d)+|\d+\.\d+|[█▏▎▍▌▋▊▉#━╸╺]+")
-"""Times and decimal numbers, which differ between ranks, and the bar itself."""
+_SPEED = re.compile(r"\d+(:\d\d)+|\d[\d.]*\s?\w*/s\b|\d[\d.]*\s?(ms|s|min)\b(/\w+)?|[█▏▎▍▌▋▊▉#━╸╺]+")
+"""Times and rates, which differ between ranks, and the bar itself."""
+_DECIMAL = re.compile(r"\d+\.\d+")
 
 
 class RankBar(NamedTuple):
@@ -31,17 +32,23 @@ class RankBar(NamedTuple):
 
 
 def progress_of(text: str) -> str:
-    """What equal bars of several ranks have in common: the words before the first digit, and how much is done."""
+    """What equal bars of several ranks have in common: the words before the first amount, and all amounts.
+
+    Times, rates and decimal numbers in these words may differ. Without an amount, only times and rates may.
+    """
     text = plain(text).strip()
     if amounts := _AMOUNT.findall(text):
-        return " ".join([re.split(r"\d", text, maxsplit=1)[0].strip(), *amounts])
-    return _MEASURED.sub("", text)
+        words = text[: text.index(amounts[0])]
+        return " ".join([_DECIMAL.sub("", _SPEED.sub("", words)).strip(), *amounts])
+    return _SPEED.sub("", text)
 
 
 def bar_line(bars: Mapping[int, RankBar]) -> str:
-    """The line of the slowest rank; it is named unless all ranks took the same time."""
+    """The line of the slowest rank; it is named if ranks took different times, or if their lines differ otherwise."""
     slowest = max(bars, key=lambda rank: bars[rank].seconds)
     line = bars[slowest].text.rstrip("\n")
     if bars[slowest].seconds - min(bar.seconds for bar in bars.values()) > PRECISION:
         line += f" (slowest: {rank_label((slowest,))})"
+    elif len({_SPEED.sub("", plain(bar.text)).strip() for bar in bars.values()}) > 1:
+        line += f" (of {rank_label((slowest,))})"
     return line + "\n"

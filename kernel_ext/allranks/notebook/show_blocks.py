@@ -14,7 +14,7 @@ from IPython.display import clear_output
 from allranks.head.state.cell_run import CellRun
 from allranks.head.state.logged import Row
 
-from .bar_display import BarLines
+from .bar_display import BarLine, BarLines
 from .cell_curves import CellCurves
 from .differing_lines import LayoutChoice, LineColumns
 from .figure_grid import Figures, is_figure
@@ -202,6 +202,8 @@ class Show:
             if len(others) != len(shown.ranks):
                 self._stale |= i < self._painted
                 if isinstance(shown, Display):
+                    if isinstance(shown, BarLine) and not others:
+                        gone.append(Block("text", shown.ranks, shown.bundle["data"]["text/plain"]))
                     self._leave(shown, ranks)
                 else:
                     shown = shown._replace(ranks=others)

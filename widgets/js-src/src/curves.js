@@ -27,10 +27,12 @@ export class Curves {
         curve.steps.length = curve.values.length = curve.recent.length = 0;
         if (cell !== curve.cell) this.#dropOlder(name, rank, curve.cell);
       }
+      if (cell !== curve.cell) curve.recent.length = 0; // the pause between two cells is no step
       curve.cell = cell;
       curve.steps.push(step);
       curve.values.push(typeof value === "number" ? value : null);
       curve.last = value;
+      if (curve.recent.at(-1)?.[1] === time) curve.recent.pop(); // a page that is opened late gets all points with one time
       curve.recent.push([step, time]);
       if (curve.recent.length > MOST_RECENT) curve.recent.shift();
       if (curve.steps.length > MOST_POINTS) this.#thin(name, curve);
@@ -101,11 +103,16 @@ export class Curves {
     return this.byName.get(name)?.get(rank)?.last;
   }
 
-  /** @returns {number | null} steps a second lately, by the first name on its first rank; null if that cannot be told */
-  get pace() {
+  /**
+   * @param {number | undefined} cell
+   * @returns {number | null} steps a second lately, by the first name on its first rank; null if unknown, or if that was
+   *   logged in another cell
+   */
+  pace(cell) {
     const [name] = this.names;
-    const recent = name === undefined ? [] : (this.byName.get(name)?.get(this.ranks(name)[0])?.recent ?? []);
-    if (recent.length < 2) return null;
+    const curve = name === undefined ? undefined : this.byName.get(name)?.get(this.ranks(name)[0]);
+    if (curve === undefined || curve.cell !== cell || curve.recent.length < 2) return null;
+    const { recent } = curve;
     const [[step, time], [last, now]] = [recent[0], recent[recent.length - 1]];
     return last > step && now > time ? (last - step) / (now - time) : null;
   }

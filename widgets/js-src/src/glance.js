@@ -28,15 +28,16 @@ export class Glance {
 
   /**
    * @param {Curves} curves
+   * @param {number | undefined} cell the last cell
    * @param {boolean} running whether ranks run
    */
-  update(curves, running) {
-    this.#tellPace(curves, running);
+  update(curves, cell, running) {
+    this.#tellPace(curves, cell, running);
     const now = performance.now();
     clearTimeout(this.later);
     if (curves.version === this.version) return;
     if (now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(curves, running), PACE - (now - this.drawnAt));
+      this.later = window.setTimeout(() => this.update(curves, cell, running), PACE - (now - this.drawnAt));
       return;
     }
     [this.version, this.drawnAt] = [curves.version, now];
@@ -50,10 +51,12 @@ export class Glance {
 
   /**
    * @param {Curves} curves
+   * @param {number | undefined} cell
    * @param {boolean} running
    */
-  #tellPace(curves, running) {
-    const { pace, version } = curves;
+  #tellPace(curves, cell, running) {
+    const pace = curves.pace(cell);
+    const { version } = curves;
     const now = performance.now();
     if (version !== this.seen) [this.seen, this.since] = [version, now];
     const still = (now - this.since) / 1000;

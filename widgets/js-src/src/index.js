@@ -119,7 +119,7 @@ function render({ model, el }) {
       let version = -1;
       parts.push((those) => {
         if (!ofSnapshot(those)) return;
-        const out = views.length > 1 && !store.curves.version; // among other views it comes with the first figure
+        const out = views.length > 1 && !store.curves.count; // among other views it comes with the first figure
         hide(part.node, out);
         mark(sections, "data-log", String(!out));
         if (part.open && !out) log.update(); // it is as wide as it is only once it is shown
@@ -141,7 +141,7 @@ function render({ model, el }) {
     say(world, `${snapshot.name} · ${size} ${size === 1 ? "rank" : "ranks"}${where} · ${snapshot.backend} · ${worldState(snapshot)}`);
     tally(states, snapshot.ranks.map((rank) => ({ rank: rank.rank, state: stateOf(rank, store.behind) })));
     for (const part of ofRanks) hide(part, !size);
-    glance?.update(store.curves, snapshot.ranks.some((rank) => counts(stateOf(rank, store.behind))));
+    glance?.update(store.curves, store.output.last?.n, snapshot.ranks.some((rank) => counts(stateOf(rank, store.behind))));
     const { silent } = store;
     mark(root, "data-silent", String(silent));
     hide(silence, !silent);

@@ -125,8 +125,8 @@ function oneHost(ranks, shape, width, sizes, side, more) {
   const n = ranks.length;
   const wanted = n <= 3 ? n : Math.ceil(n / 2);
   const gapOf = (/** @type {Size} */ one) => (width - 2 * PAD - 16 - wanted * CARDS[one][0]) / Math.max(1, wanted - 1);
-  const fits = sizes.find((one) => n <= 16 && gapOf(one) >= LEAST_GAP[one]);
-  const size = fits ?? sizes[sizes.length - 1];
+  const fits = sizes.find((one) => one !== "tiny" && n <= 16 && gapOf(one) >= LEAST_GAP[one]);
+  const size = fits ?? sizes.findLast((one) => one !== "tiny") ?? "tiny";
   const [w, h] = CARDS[size];
   const inner = width - 2 * (fits ? PAD + 8 : side);
   const fit = fits ? wanted : Math.max(1, Math.floor((inner + LEAST_GAP[size]) / (w + LEAST_GAP[size])));

@@ -177,7 +177,7 @@ class Chart {
       /** @type {any} */ (this.data),
       this.chart.replaceChildren() ?? this.chart,
     );
-    mark(this.chart, "aria-label", `chart of ${this.name} over steps, ${band ? `${titles[0]}, with the least and the most` : titles.length > 4 ? `${titles.length} lines` : titles.join(", ")}`);
+    mark(this.chart, "aria-label", `chart of ${this.name} over steps, ${band ? `${titles[0]}, with min and max` : titles.length > 4 ? `${titles.length} lines` : titles.join(", ")}`);
     this.values = titles.map(() => h("span.legend-value"));
     this.legend.replaceChildren(
       ...titles.map((label, i) => h("span.legend-item", {}, h(band && i ? "span" : "span.swatch", { style: `border-top-color:${strokes[i]};border-top-style:${this.plot.series[i + 1].dash?.length ? "dashed" : "solid"}`, "aria-hidden": "true" }), h("span", {}, label), this.values[i])),

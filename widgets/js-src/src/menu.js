@@ -8,7 +8,7 @@ import { h } from "./dom.js";
 const VERBS = /** @type {const} */ ([
   ["interrupt", "Interrupt", "stop its code, like Ctrl-C"],
   ["abort", "Abort collective", "unblock it from the collective it waits in"],
-  ["heal", "Heal", "replace dead ranks with new processes, re-form the world"],
+  ["heal", "Heal", "replace this rank with a new process (its variables are lost), re-form the world"],
 ]);
 
 /**

@@ -11,7 +11,7 @@ const SHARP = 2; // pixels of the PNG for each of the page
 const LEFT_OUT = ".arw-tools, .arw-toolbar, .arw-more, .arw-log > button, details:not([open]), .arw-section-head, .arw-away, .arw-pointed, .arw-tooltip, .arw-menu";
 const DRAWN = /** @type {const} */ (["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "opacity",
   "font-size", "font-family", "font-weight", "paint-order"]);
-const NOT_IN_XML = /[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g;
+const NOT_IN_XML = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff\ud800-\udfff]/gu; // half a surrogate pair among them
 
 /** @typedef {{x: number, y: number, width: number, height: number}} Box */
 
@@ -84,11 +84,15 @@ function copy(node, into, shift) {
   const { left, top, width, height } = node.getBoundingClientRect();
   const box = { x: round(left + shift.x), y: round(top + shift.y), width: round(width), height: round(height) };
   if (node instanceof SVGSVGElement) return into.append(drawing(node, box));
+  if (node instanceof HTMLImageElement) {
+    if (node.src.startsWith("data:")) into.append(svg("image", { ...box, href: node.src }));
+    return;
+  }
   if (node instanceof HTMLCanvasElement) {
     if (width && height) into.append(svg("image", { ...box, href: node.toDataURL("image/png") }));
     return;
   }
-  if (style.clipPath !== "none") return; // it is only heard
+  if (style.clipPath !== "none") return; // for screen readers only
   into.append(...boxes(style, box));
   let inner = into;
   if (style.overflow !== "visible" && (node.scrollWidth > node.clientWidth + 1 || node.scrollHeight > node.clientHeight + 1)) {

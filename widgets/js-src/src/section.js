@@ -25,7 +25,8 @@ export class Section {
     this.finding = h("span.headline", {}, this.sign, this.words);
     const save = h("button.save", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false", "aria-label": `Save picture of ${name}`, title: "Save picture" }, icon("save"));
     const saved = (/** @type {"svg" | "png"} */ kind) =>
-      savePicture(kind, this.body, `allranks-${name.toLowerCase()}`, ...caption(this.finding.hidden ? "" : this.words.textContent));
+      savePicture(kind, this.body, `allranks-${name.toLowerCase()}`, ...caption(this.finding.hidden ? "" : this.words.textContent))
+        .catch((error) => this.say({ text: `could not save the picture: ${error.message}`, wrong: true }));
     save.addEventListener("click", () => openMenu(root, save, `Save picture of ${name}`, [
       { name: "Save as SVG", what: "for documents; charts are images in it", act: () => saved("svg") },
       { name: "Save as PNG", what: "for chats and slides", act: () => saved("png") },
@@ -67,7 +68,7 @@ export class Section {
   }
 }
 
-/** @param {string} name @returns {boolean | null} whether the section was left open on this page; null if nobody folded it */
+/** @param {string} name @returns {boolean | null} whether the section was left open on this page; null if it was never folded */
 function kept(name) {
   try {
     const value = sessionStorage.getItem(KEY + name);

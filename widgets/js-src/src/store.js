@@ -172,7 +172,9 @@ export class Store {
       if (this.number < 0 || content.number !== this.number) {
         this.output = new Output();
         this.output.take(JSON.parse(decode(buffers[1])));
+        const { version } = this.curves;
         this.curves = new Curves();
+        this.curves.version = version + 1; // what views have drawn is of an earlier one
         this.curves.add(JSON.parse(decode(buffers[2])));
       }
       this.number = content.number;

@@ -77,11 +77,12 @@ export class Topology {
     const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.node, () => this.update()) || 800));
     const links = snapshot.links ?? [];
     const hosts = hostsOf(snapshot);
+    const beside = this.low && widthOf(this.root, () => this.update()) - 34 >= BESIDE;
     const key = JSON.stringify([
-      width, hosts.some(({ host }) => host.interface), hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
+      width, beside, hosts.some(({ host }) => host.interface), hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
       links.length > MOST_DRAWN ? links.length : links.map(({ link }) => [link.source, link.target]),
     ]);
-    if (key !== this.key) this.#build(snapshot, width);
+    if (key !== this.key) this.#build(snapshot, width, beside);
     this.key = key;
     const found = (this.found = findings(snapshot));
     this.hosts = hosts;
@@ -101,15 +102,16 @@ export class Topology {
    * Draw the plan, again where the page has changed its width, as it may at any moment.
    * @param {Snapshot} snapshot
    * @param {number} width
+   * @param {boolean} beside whether the charts stand beside it
    */
-  #build(snapshot, width) {
+  #build(snapshot, width, beside) {
     const hosts = hostsOf(snapshot);
     const shape = shapeOf(snapshot);
     const links = snapshot.links ?? [];
     const wires = Math.max(1, ...wiresOf(links).map((one) => one.nth + 1));
     const network = hosts.some(({ host }) => host.interface);
     const groups = hosts.map((one) => one.ranks.map((rank) => rank.rank));
-    const plan = this.low ? layoutWithin(groups, shape, width, { wires }, widthOf(this.root, () => this.update()) - 34 >= BESIDE ? HIGHEST.beside : HIGHEST.stacked) : layout(groups, shape, width, { wires, network });
+    const plan = this.low ? layoutWithin(groups, shape, width, { wires }, beside ? HIGHEST.beside : HIGHEST.stacked) : layout(groups, shape, width, { wires, network });
     this.updates = [];
     this.tooltip.hide();
     const lines = svg("svg", {

@@ -31,15 +31,29 @@ test("what was logged is told with three digits, also where it is no number", ()
 
 test("the pace is that of the last steps, and starts again with a loop that starts again", () => {
   const curves = new Curves();
-  const pace = () => curves.pace;
+  let cell = 1;
+  const pace = () => curves.pace(cell);
   assert.equal(pace(), null);
   for (let step = 0; step < 100; step++) curves.add([[0, "loss", 1, step, 1, step < 50 ? step : 50 + (step - 50) / 10]]);
   assert.ok(Math.abs((pace() ?? 0) - 10) < 1e-6);
   curves.add([[0, "loss", 2, 0, 1, 200]]);
   assert.equal(pace(), null);
+  cell = 2;
+  assert.equal(pace(), null);
   curves.add([[0, "loss", 2, 1, 1, 204]]);
   assert.equal(pace(), 0.25);
+  curves.add([[0, "loss", 3, 2, 1, 900]]);
+  cell = 3;
+  assert.equal(pace(), null, "the pause before a cell that counts on is no step");
   assert.deepEqual([12.34, 4, 0.31, 0.1].map(paceInWords), ["12.3 steps/s", "4 steps/s", "0.31 steps/s", "10 s a step"]);
+});
+
+test("points that a page got when it was opened have one time, and tell no pace", () => {
+  const curves = new Curves();
+  curves.add(series(50, (step) => step).map((step) => [0, "loss", 1, step, 1, 100]));
+  assert.equal(curves.pace(1), null);
+  curves.add([[0, "loss", 1, 50, 1, 105]]);
+  assert.equal(curves.pace(1), 0.2);
 });
 
 /** @param {(number | undefined)[]} rates @returns {import("../src/types.js").Snapshot} */

@@ -140,6 +140,8 @@ def _missing_peer(
 
 def _doing(view: RankView) -> str:
     """Return what a rank does and where; if its line is not known, why."""
+    if view.away is not None:
+        return view.doing
     why = "its process is suspended" if view.suspended else f"nothing reported for {view.silent} s"
     if view.state == "stopped":
         seen = f"last seen at line {view.line}" + (f": {view.source}" if view.source else "")

@@ -149,8 +149,10 @@ class Monitor(KnownWorld):
                     self._tell(uuid, Exit())
                 return
             rank.received_at = time.monotonic()
-            self._take(rank, event, buffers)
-            self.changed.notify_all()
+            try:
+                self._take(rank, event, buffers)
+            finally:
+                self.changed.notify_all()
 
     def _take(self, rank: Rank, event: Event, buffers: Sequence[Buffer]) -> None:
         match event:

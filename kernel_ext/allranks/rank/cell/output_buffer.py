@@ -175,6 +175,8 @@ class OutputBuffer:
         with self._lock:
             self._settle()
             if line:
+                if not self._unfinished["stdout"].is_bar:
+                    self._flush_partial("stdout")
                 self._put_text("stdout", line)
         self._announce()
 
