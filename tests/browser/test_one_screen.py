@@ -110,7 +110,7 @@ def test_each_view_says_what_it_finds_and_the_first_line_how_fast_it_goes(browse
 def test_a_loop_that_makes_no_more_steps_is_named_in_the_first_line(browser: Browser) -> None:
     page = drawn(browser, streams.snapshot(4, 1, 200.25), 928, views=VIEWS, clock=True)
     rows = [(0, "loss", 7, step, 1.0, 1000 + step / 4) for step in range(20)]
-    send_all(page, rows=rows)
+    send_all(page, items=streams.training(4), rows=rows)
     page.clock.run_for(1000)
     pace = page.locator(".arw-glance-pace")
     assert pace.text_content() == "4 steps/s"
