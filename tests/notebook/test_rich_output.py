@@ -119,7 +119,7 @@ def test_the_finished_bars_of_all_ranks_are_one_line_that_names_the_slowest(
         "print('after')"
     )
     lines = [line for output in cell.outputs for line in shown_text(output).splitlines() if "steps" in line]
-    assert len(lines) == 1, cell.all
+    assert len(lines) == 1, cell.outputs
     assert re.fullmatch(r"ranks 0-3 │ steps.* \(slowest: rank 2\)", plain(lines[0]))
     assert "steps" not in cell.stderr, "it is no error"
     assert cell.by_rank == dict.fromkeys(range(4), "after\n")
