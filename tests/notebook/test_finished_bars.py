@@ -131,6 +131,14 @@ def test_bars_that_are_cleared_give_their_room_back(page: Page, monkeypatch: pyt
     assert shown(page) == ["ranks 0-1 │ epoch 4 3/3"]
 
 
+def test_a_rank_that_clears_and_draws_its_bar_again_joins_the_line(page: Page) -> None:
+    """As rich does, also once a bar is finished."""
+    show = Show((0, 1), live=True)
+    show.blocks(folded(bar("3/3\n", 1.0), bar("3/3\n", 1.0)))
+    show.blocks([Block("clear", (0,), True), *folded(bar("3/3\n", 1.0))])
+    assert shown(page) == ["ranks 0-1 │ 3/3"]
+
+
 def test_a_dashboard_gets_one_line_that_is_no_error(page: Page) -> None:
     watch = Watch(lambda: None)  # type: ignore[arg-type, return-value]
     items: list[dict[str, object]] = []

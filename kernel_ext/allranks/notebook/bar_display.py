@@ -58,3 +58,9 @@ class BarLines:
         lines = {at: BarLine(of, self._owner) for at, of in new.items() if has_room(of)}
         self._lines.update({(progress, at): line for at, line in lines.items()})
         return changed, list(lines.values())
+
+    def cleared(self, ranks: Collection[int]) -> None:
+        """Forget the bars of ranks that cleared their output: rich clears and draws a bar again, even a finished one."""
+        for progress, rank in [*self._finished]:
+            if rank in ranks:
+                del self._finished[progress, rank]

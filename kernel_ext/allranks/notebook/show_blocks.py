@@ -192,6 +192,7 @@ class Show:
         """Remove the output of ``ranks``; output that they share with other ranks stays for the others."""
         if not self.live:
             return
+        self._bars.cleared(ranks)
         if any(isinstance(shown, LineColumns) for shown in self._model):
             self._undo_columns()
         kept: list[Block | Display] = []
