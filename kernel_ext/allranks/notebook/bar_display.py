@@ -60,7 +60,7 @@ class BarLines:
         return changed, list(lines.values())
 
     def cleared(self, ranks: Collection[int]) -> None:
-        """Forget the bars of ranks that cleared their output: rich clears and draws a bar again, even a finished one."""
+        """Forget the bars of ranks that cleared their output: rich clears and draws even a finished bar again."""
         for progress, rank in [*self._finished]:
             if rank in ranks:
                 del self._finished[progress, rank]
