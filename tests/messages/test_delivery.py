@@ -168,7 +168,7 @@ def test_that_a_cell_runs_is_said_before_its_end(ring2: Cluster, received: list[
     cell = ring2.begin(f"import os, time\nwhile not os.path.exists({str(goes_on)!r}): time.sleep(0.01)")
     try:
         assert eventually(lambda: any(isinstance(each, Began) for each in received))
-        assert not lifeline(ring2)._deliveries.expected - {uuid(ring2, 0)}
+        assert eventually(lambda: not lifeline(ring2)._deliveries.expected - {uuid(ring2, 0)})
     finally:
         goes_on.touch()
     cell.finish(WITHIN).check()
