@@ -75,7 +75,7 @@ class _LinkedPair:
 
 
 def topology_picture(snapshot: Snapshot) -> Picture:
-    """Draw the hosts, of the ranks with their states, and of the links with their rates."""
+    """Draw the hosts, the ranks with their states, and the links with their rates."""
     title, late = finding(snapshot), set(missing_ranks(snapshot))
     wrong = BAD if any(_is_lost(view) for view in snapshot.ranks) else WORRY if late else TEXT
     pairs = _pairs(snapshot)

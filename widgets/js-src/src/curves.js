@@ -7,7 +7,7 @@
 
 export const MOST_POINTS = 2000; // of a curve; then every second step of all ranks goes
 export const MOST_CURVES = 256;
-const MOST_RECENT = 20; // steps of which the pace is told
+const MOST_RECENT = 20; // steps from which the pace is computed
 
 export class Curves {
   constructor() {

@@ -9,7 +9,7 @@ import * as units from "./units.js";
 /** @typedef {import("./snapshot.js").LinkFinding} LinkFinding */
 /** @typedef {{text: string, wrong?: boolean, whole?: string}} Headline `wrong` with a sign of warning; `whole` says more */
 
-const MOST_POINTS = 100; // of which a trend is told
+const MOST_POINTS = 100; // points from which a trend is computed
 const LEAST_POINTS = 6;
 const LONGEST = 80; // characters of a line of output
 

@@ -70,7 +70,7 @@ export function layout(hosts, shape, width, more = {}) {
   return manyHosts(hosts, shape, width, size, even ? PAD : lanes, more);
 }
 
-/** @param {number} total @returns {Size[]} of the cards of so many ranks, the largest first */
+/** @param {number} total @returns {Size[]} sizes of cards for `total` ranks, the largest first */
 const sizesOf = (total) => (total <= 8 ? ["large", "medium", "small"] : total <= 16 ? ["medium", "small"] : ["small"]);
 
 /**

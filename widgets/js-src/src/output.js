@@ -39,7 +39,7 @@ export class Cell {
     this.lines = 0; // folded lines that ranks printed, those no longer kept included
     this.said = 0; // lines of all ranks
     /** @type {Set<number> | null} */
-    this.printers = new Set(); // ranks that printed lines; null if some of their lines never came
+    this.printers = new Set(); // ranks that printed lines; null if some of their lines are missing
     this.dropped = 0; // rows no longer kept
     this.chars = 0;
     this.done = false;

@@ -11,7 +11,7 @@ import { findings } from "../src/snapshot.js";
 const series = (n, of) => Array.from({ length: n }, (_, i) => of(i));
 const noise = (/** @type {number} */ i) => ((i * 7919) % 101) / 101; // jumps about
 
-test("a trend is told where the curve moves more than it jumps", () => {
+test("a trend is named where the curve moves more than it jumps", () => {
   assert.equal(trend(series(40, (i) => Math.exp(-i / 30))), "falling");
   assert.equal(trend(series(40, (i) => i + noise(i))), "rising");
   assert.equal(trend(series(40, (i) => 2 + noise(i))), "steady");
@@ -20,7 +20,7 @@ test("a trend is told where the curve moves more than it jumps", () => {
   assert.equal(trend([3, 2, 1]), "", "too few");
 });
 
-test("what was logged is told with three digits, also where it is no number", () => {
+test("what was logged has three digits, also where it is no number", () => {
   const curves = new Curves();
   assert.deepEqual(ofCurves(curves), { text: "" });
   curves.add(series(20, (i) => i).map((i) => [0, "loss", 1, i, Math.exp(-i / 10), 100 + i / 2]));
@@ -66,7 +66,7 @@ const world = (rates) => ({
   links: rates.map((rate, source) => ({ link: { source, target: (source + 1) % rates.length, kind: "loopback", interface: "lo0" }, rate })),
 });
 
-test("links and traffic are told in one figure, what is unknown not at all", () => {
+test("links and traffic are one figure, and nothing is shown of what is unknown", () => {
   assert.equal(ofLinks(findings(world([1e9, 2e9, 3e9]))).text, "6.00 GB/s on all 3 links");
   assert.equal(ofLinks(findings(world([1e9, 0, 3e9]))).text, "4.00 GB/s on 2 of 3 links");
   assert.equal(ofLinks(findings(world([0, 0, 0]))).text, "no traffic");
@@ -77,7 +77,7 @@ test("links and traffic are told in one figure, what is unknown not at all", () 
   assert.equal(ofTraffic({ ...world([1]), ranks: [] }).text, "");
 });
 
-test("of the output the error is told, else the last line", () => {
+test("the headline of the output is its error, else its last line", () => {
   const output = new Output();
   assert.equal(ofOutput(output).text, "");
   output.take([

@@ -13,7 +13,7 @@ from allranks.messages.wire import dict_from_json, to_json
 from .measures import LedgerEntry
 
 Stream = Literal["stdout", "stderr", "note"]
-"""``note``: a sentence of allranks, which is not an error."""
+"""``note``: a message from allranks itself that is not an error."""
 BundleKind = Literal["display", "update", "result"]
 Item: TypeAlias = "tuple[object, ...]"
 """An item of output outside of messages: its kind, then its content (see `unpacked`)."""
