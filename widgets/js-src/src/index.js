@@ -78,7 +78,7 @@ function render({ model, el }) {
   };
   /** @param {string} name @param {{closed?: boolean, tools?: Node[]}} how @param {Node[]} nodes */
   const section = (name, how, ...nodes) => {
-    const made = new Section(name, { folds: views.length > 1, opened: () => again(), root, caption: (finding) => caption(name, finding), ...how }, ...nodes);
+    const made = new Section(name, { views, opened: () => again(), root, caption: (finding) => caption(name, finding), ...how }, ...nodes);
     sections.append(made.node);
     return made;
   };

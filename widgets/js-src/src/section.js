@@ -6,20 +6,22 @@ import { savePicture } from "./save_picture.js";
 
 /** @typedef {import("./headlines.js").Headline} Headline */
 
-const KEY = "allranks-section-"; // in the page's session storage, with the name
+const KEY = "allranks-section-"; // in the page's session storage, with the views and the name
 
 export class Section {
   /**
    * @param {string} name
-   * @param {{folds: boolean, closed?: boolean, tools?: Node[], opened: () => void, root: HTMLElement,
-   *   caption: (headline: string) => [string, string]}} how whether it can be folded, and is closed at first; `tools` stand
+   * @param {{views: string[], closed?: boolean, tools?: Node[], opened: () => void, root: HTMLElement,
+   *   caption: (headline: string) => [string, string]}} how `views` are all of the dashboard: a section folds if
+   *   there are several, and is remembered for these; whether it is closed at first; `tools` stand
    *   in its head while it is open; `opened` is called when it has been opened; `caption` is what stands above a picture of
    *   it: what it finds, and where and when
    * @param {...Node} nodes
    */
-  constructor(name, { folds, closed = false, tools = [], opened, root, caption }, ...nodes) {
+  constructor(name, { views, closed = false, tools = [], opened, root, caption }, ...nodes) {
     this.name = name;
-    this.open = folds ? kept(name) ?? !closed : true;
+    const folds = views.length > 1;
+    this.open = folds ? kept(views, name) ?? !closed : true;
     this.sign = h("span.sign", {}, icon("warning"));
     this.words = h("span");
     this.finding = h("span.headline", {}, this.sign, this.words);
@@ -35,7 +37,7 @@ export class Section {
     this.body = h("div.section-body", {}, ...nodes);
     this.fold = folds && h("button.fold", { type: "button", onclick: () => {
       this.#set(!this.open);
-      keep(name, this.open);
+      keep(views, name, this.open);
       if (this.open) opened();
     } }, icon("fold"), name);
     const title = h("div.title", { role: "heading", "aria-level": 3 }, this.fold || name);
@@ -68,20 +70,27 @@ export class Section {
   }
 }
 
-/** @param {string} name @returns {boolean | null} whether the section was left open on this page; null if it was never folded */
-function kept(name) {
+/** @param {string[]} views @param {string} name */
+const keyOf = (views, name) => `${KEY}${views.join(" ")} ${name}`;
+
+/**
+ * @param {string[]} views all of the dashboard: what is folded among four views may be what another one was opened for
+ * @param {string} name
+ * @returns {boolean | null} whether the section was left open on this page; null if it was never folded
+ */
+export function kept(views, name) {
   try {
-    const value = sessionStorage.getItem(KEY + name);
+    const value = sessionStorage.getItem(keyOf(views, name));
     return value === null ? null : value === "open";
   } catch {
     return null; // a page without an origin of its own has no storage
   }
 }
 
-/** @param {string} name @param {boolean} open */
-function keep(name, open) {
+/** @param {string[]} views @param {string} name @param {boolean} open */
+export function keep(views, name, open) {
   try {
-    sessionStorage.setItem(KEY + name, open ? "open" : "closed");
+    sessionStorage.setItem(keyOf(views, name), open ? "open" : "closed");
   } catch {
     // as above: then it is closed again after a reload
   }
