@@ -255,6 +255,37 @@ def test_figures_alone_are_saved_once_a_second_states_and_logged_values_at_once(
     assert saves(dataclasses.replace(changed(four, 2, state="dead"), at=four.at + 1.0))
 
 
+def test_a_dashboard_beside_which_nothing_happens_does_not_change_the_notebook(
+    published: list[tuple[str, dict[str, str], bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(dashboard_module, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    dashboard = Dashboard()
+    dashboard._ipython_display_()
+
+    def saves(snapshot: Snapshot) -> bool:
+        nonlocal now
+        now += 10.0
+        before = len(published)
+        dashboard.show(dataclasses.replace(snapshot, at=now))
+        return len(published) > before
+
+    idle = world("idle", "idle", "dead")
+    assert saves(idle)
+    assert not saves(idle) and not saves(changed(idle, 0, rss=5)), "only figures"
+    dashboard.logged([(0, "loss", 1, 0, 1.0, 0.0)])
+    assert saves(idle) and not saves(idle)
+    running = changed(idle, 1, state="running")
+    assert saves(running) and saves(running), "figures of a rank that works"
+    assert saves(idle) and not saves(idle)
+    dashboard.show(changed(idle, 0, rss=6))
+    dashboard.refresh()  # at once after others of the same standing
+    assert not dashboard._put_off
+    dashboard.show(changed(idle, 0, rss=7))
+    dashboard.refresh()
+    assert saves(idle) and not saves(idle), "the figures at the end of a short cell"
+
+
 def test_what_stays_after_the_end_of_the_cluster_are_its_ranks(
     published: list[tuple[str, dict[str, str], bool]],
 ) -> None:

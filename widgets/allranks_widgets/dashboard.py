@@ -27,7 +27,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from allranks_backends.views import RankView, Snapshot
+from allranks_backends.views import AT_REST, RankView, Snapshot
 
 from ._history import RateHistory
 from ._kept import Json, KeptOutput
@@ -53,7 +53,9 @@ COUNTED = ("since", "stalled", "silent", "away", "compiling")
 HANGS_AFTER = 2.0
 """Seconds in a collective after which the page names the ranks that are missing in it (snapshot.js)."""
 SAVED_EVERY = 10.0
-"""Seconds between refreshes of the picture and tables that the notebook saves."""
+"""Seconds between refreshes of the picture and tables that the notebook saves, while ranks work."""
+STANDS_STILL = AT_REST | {"planned", "stopped", "dead"}
+"""States of a rank whose figures say nothing new: saving them would only mark the notebook as changed."""
 SAVED_AGAIN = 1.0
 """Minimum seconds between two refreshes that differ only in figures: drawing takes longer than a short cell."""
 MESSAGE_TYPE = "allranks_widget"
@@ -124,6 +126,8 @@ class Dashboard(anywidget.AnyWidget):
         """Unix time until which the last frame sent was still right; None if a change followed at once."""
         self._refreshed = time.monotonic()
         self._saved: Snapshot | None = None
+        self._put_off = False
+        """Whether figures were not saved, since others had been a moment before."""
         self._display_ids: deque[str] = deque(maxlen=8)
         """Display ids of the pictures and tables saved in the notebook."""
         self._history = RateHistory()
@@ -148,7 +152,7 @@ class Dashboard(anywidget.AnyWidget):
                 self._world = snapshot
             elif self._world is not None:
                 self._world = replace(self._world, state="down")
-            if time.monotonic() - self._refreshed >= SAVED_EVERY:
+            if time.monotonic() - self._refreshed >= SAVED_EVERY and self._is_unsaved(snapshot):
                 self.refresh()
             if before is not None and time.monotonic() - self._beat_at >= BEAT:
                 self._beat_at = time.monotonic()
@@ -239,13 +243,17 @@ class Dashboard(anywidget.AnyWidget):
         self.send({**answer, "text": said or "", "failed": failed})
 
     def refresh(self) -> None:
-        """Update the picture and tables that the notebook saves. `show` does so every ten seconds; call it when a cell
-        has ended, so that they show the end of the cell. Within a second, only a new state or logged value is saved."""
+        """Update the picture and tables that the notebook saves. `show` does so every ten seconds while ranks
+        work; call it when a cell has ended, so that they show the end of the cell. Within a second, only a new state or
+        logged value is saved."""
         with self._lock:
-            if not self._display_ids or self.snapshot is None or not (self._stale or self._is_new(self.snapshot)):
+            if not self._display_ids or self.snapshot is None:
+                return
+            if not (self._stale or self._is_new(self.snapshot)):
+                self._put_off = self._put_off or self.snapshot is not self._saved
                 return
             self._refreshed = time.monotonic()
-            self._saved, self._stale = self.snapshot, False
+            self._saved, self._stale, self._put_off = self.snapshot, False, False
             self._publish_saved(self._display_ids, update=True)
 
     def _is_new(self, snapshot: Snapshot) -> bool:
@@ -254,6 +262,12 @@ class Dashboard(anywidget.AnyWidget):
             return False
         standing = self._saved and _standing(self._saved)
         return time.monotonic() - self._refreshed >= SAVED_AGAIN or standing != _standing(snapshot)
+
+    def _is_unsaved(self, snapshot: Snapshot) -> bool:
+        """Whether the notebook lacks something that a reader would miss: not the figures of a world that stands still."""
+        if self._saved is None or self._stale or self._put_off or _standing(self._saved) != _standing(snapshot):
+            return True
+        return any(view.state not in STANDS_STILL or view.tasks for view in snapshot.ranks)
 
     def picture(self, view: str = "topology") -> str:
         """Return what a view shows now as the text of an SVG, which needs no kernel and no script.
