@@ -18,7 +18,7 @@ import pytest
 from allranks.environments import wheels
 from allranks.environments.describe_environment import Environment, half_for, this_environment
 from allranks.environments.on_host import _reason, _short
-from allranks.environments.setup import HostSetup, SetupResult, _pip, setup
+from allranks.environments.setup import HostSetup, SetupResult, _kind, _pip, setup
 from allranks.environments.wheels import CannotPack, Wheels, kept_in, pack
 from allranks.errors import UsageError
 
@@ -53,6 +53,13 @@ def test_mlx_gets_the_half_that_fits_the_host() -> None:
         f"mlx[cpu]=={version}",
         f"mlx=={version}",
     ]
+
+
+def test_packages_of_a_mac_fit_any_python_of_another_mac_and_no_other_system() -> None:
+    macs = {_kind(f"macosx-{python}") for python in ("11.0-arm64", "14.0-arm64", "10.13-universal2")}
+    assert macs == {("macosx", "arm64")}
+    others = {_kind(platform) for platform in ("linux-aarch64", "linux-x86_64", "macosx-11.0-x86_64")}
+    assert len(others) == 3 and not macs & others
 
 
 def test_only_takes_no_more_than_it_must() -> None:

@@ -400,11 +400,13 @@ class HostLogin:
 
 
 def _kind(platform: str) -> tuple[str, str]:
-    """System and processor of a platform: equal for ``macosx-14.0-arm64`` and ``macosx-11.0-arm64``, say.
+    """System and processor of a `sysconfig.get_platform()`: equal for ``macosx-14.0-arm64`` and ``macosx-11.0-arm64``.
 
-    Programs built for one platform run on others of the same kind.
+    The version is ignored: it is the oldest macOS that this Python supports, not the version that the host runs.
+    A ``universal2`` Python, as python.org builds it, runs as arm64 there: MLX has no packages for Macs with Intel.
     """
-    return platform.partition("-")[0], platform.rpartition("-")[2]
+    processor = platform.rpartition("-")[2]
+    return platform.partition("-")[0], "arm64" if processor == "universal2" else processor
 
 
 def _find_python(minor: str, named: str | None) -> str:
