@@ -175,7 +175,7 @@ class RankView:
     ops: tuple[OpView, ...] = ()
     """Its calls to ``mx.distributed``, by operation."""
     stalled: float | None = None
-    """Seconds for which a transfer has been pending without any sent byte arriving; None if unknown."""
+    """Seconds for which a transfer has been pending without any peer acknowledging a byte; None if unknown."""
     silent: int | None = None
     """Seconds since its last report, once these are 3 or more; None for a rank that reports, or is dead or away."""
     suspended: bool = False

@@ -264,7 +264,7 @@ class Dashboard(anywidget.AnyWidget):
         return time.monotonic() - self._refreshed >= SAVED_AGAIN or standing != _standing(snapshot)
 
     def _is_unsaved(self, snapshot: Snapshot) -> bool:
-        """Whether the notebook lacks something that a reader would miss: not the figures of a world that stands still."""
+        """Whether the notebook lacks more than the latest figures of a world that stands still."""
         if self._saved is None or self._stale or self._put_off or _standing(self._saved) != _standing(snapshot):
             return True
         return any(view.state not in STANDS_STILL or view.tasks for view in snapshot.ranks)

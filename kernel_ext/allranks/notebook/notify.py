@@ -70,7 +70,7 @@ class Notifier:
             logging.getLogger("allranks").exception("a notification could not be sent")
 
     def ask_page(self) -> None:
-        """Have the browser ask for permission to show notifications; some ask only after a click or a key press."""
+        """Have the browser ask to allow notifications; some browsers ask only after a click or a key press."""
         if self.browser:
             self._run_in_page(ASK_IN_PAGE)
 

@@ -87,7 +87,10 @@ def pack_call(value: object, without: Container[str]) -> tuple[list[Buffer], set
 
 
 def unpack_call(buffers: Sequence[Buffer]) -> tuple[Any, Namespace]:
-    """Return the value of `pack_call` and the code that it uses, by name. The buffers can be unpacked only once."""
+    """Return the value that `pack_call` packed, and the code that its functions use, by name.
+
+    The buffers can be unpacked only once.
+    """
     stream, *rest = buffers
     unpickler = pickle.Unpickler(io.BytesIO(stream), buffers=_writable(rest, take=True))
     value, names = unpickler.load(), dict[str, Any]()

@@ -1,4 +1,4 @@
-"""Chooses the fastest network between the hosts of a plan, and checks that the hosts reach each other in it.
+"""Chooses the fastest network between the hosts of a plan, and checks that the hosts reach each other over it.
 
 One rank of each host tries the connections before any rank enters the world, where an unreachable host would only show
 as a hang.

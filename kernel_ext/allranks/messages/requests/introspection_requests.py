@@ -135,7 +135,7 @@ class CellTrace(Struct, frozen=True):
 
 class Traced(Answer):
     trace: CellTrace | None
-    """None if this cell is not the last one that was traced."""
+    """The trace of the requested cell; None if it is not the last cell that was traced."""
 
 
 class ReadTrace(Question[Traced]):

@@ -28,8 +28,8 @@ DTYPES = {
 }
 """The format's names of MLX's dtypes."""
 _LENGTH = struct.Struct("<Q")
-LONGEST_HEADER = 100 << 20
-"""Maximum bytes of a header, as in the format's reference implementation."""
+LONGEST_HEADER = 100_000_000
+"""Maximum bytes of a header: ``MAX_HEADER_SIZE`` of the format's reference implementation."""
 
 
 class Damaged(ValueError):

@@ -26,7 +26,7 @@ P groups[GROUPS];      /* communicators that MLX made by Group.split */
 P current;             /* the communicator of the world */
 int leaving;           /* the world and its groups are being revoked */
 unsigned char *failed; /* 1: a call failed; 2: one of the current world */
-int inside;            /* calls that have not returned */
+int inside;            /* collectives, sends and receives inside MPI, without splits and frees of communicators */
 
 static int returned(int code) {
   __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);

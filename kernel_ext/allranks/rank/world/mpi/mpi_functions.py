@@ -111,7 +111,10 @@ class MpiFunctions:
 
     @property
     def inside(self) -> int:
-        """Number of MPI calls by MLX that have not returned."""
+        """Number of collectives, sends and receives of MLX that are inside MPI.
+
+        Splits and frees of communicators do not count.
+        """
         return ctypes.c_int.in_dll(self._ours, "inside").value
 
     def revoke(self, communicators: Iterable[int]) -> None:
