@@ -92,7 +92,7 @@ def test_each_view_says_what_it_finds_and_the_first_line_how_fast_it_goes(browse
     assert "The others waited for rank 3" in page.locator(".arw-straggler").inner_text()
     show(page, streams.hanging(4, 1))
     assert page.locator(".arw-straggler").is_hidden(), "there is advice to act on"
-    assert headline(page, "topology") == "no traffic"
+    assert headline(page, "topology") == "Ranks 0-1, 3 wait for rank 2"
     slow = [replace(view, nominal=40e9) for view in now.links]
     slow[1] = replace(slow[1], nominal=1e9)
     show(page, replace(now, links=tuple(slow)))

@@ -44,7 +44,7 @@ def test_each_view_is_saved_as_svg_and_png(browser: Browser, tmp_path: Path, the
     open_ranks(page)
     page.wait_for_function("document.querySelector('.arw-list').innerText.includes('step   60')")
     holds = {
-        "Topology": ("GB/s on all 8 links", ["exchanging", "localhost"]),
+        "Topology": ("The others waited for rank 3 in 41 of 60", ["exchanging", "localhost"]),
         "Throughput": ("Throughput: all_sum 2.", ["effective", "wire"]),
         "Log": ("Log: loss 0.318 falling", ["loss", "mean"]),
         "Ranks": ("Ranks: step 60 loss 0.3914", ["memory", "step   60  loss 0.3914"]),
@@ -91,5 +91,5 @@ def test_the_picture_looks_as_the_page_does(browser: Browser, tmp_path: Path) ->
 
 def test_a_picture_of_a_hang_names_the_rank_that_is_late(browser: Browser, tmp_path: Path) -> None:
     page = drawn(browser, streams.hanging(4, 1), 928, views=VIEWS)
-    assert texts(saved(page, "Topology", "SVG", tmp_path))[0] == "Rank 2 keeps 3 ranks waiting"
+    assert texts(saved(page, "Topology", "SVG", tmp_path))[0] == "Ranks 0-1, 3 wait for rank 2"
     page.close()

@@ -14,20 +14,53 @@ const LEAST_POINTS = 6;
 const LONGEST = 80; // characters of a line of output
 
 /**
- * Whom the world waits for, or who died; empty if it is well.
+ * What is wrong with the world as a whole, in the words of Python's `finding` (topology_picture.py); else empty.
+ * @param {Snapshot} snapshot
+ */
+export function ofTrouble(snapshot) {
+  const ranks = [...snapshot.ranks].sort((a, b) => a.rank - b.rank);
+  for (const [state, one, several] of [["dead", "is dead", "are dead"], ["failed", "failed", "failed"]]) {
+    const found = ranks.filter((rank) => rank.state === state);
+    if (!found.length) continue;
+    const causes = [...new Set(found.map((rank) => printable(rank.cause ?? "")).filter(Boolean))].join("; ");
+    return `${capital(label(found))} ${found.length === 1 ? one : several}${causes && `: ${causes}`}`;
+  }
+  const away = ranks.filter((rank) => (rank.away ?? null) !== null);
+  if (away.length) return `${capital(label(away))} ${away.length === 1 ? "is" : "are"} out of reach`;
+  const late = missing(snapshot)?.ranks ?? [];
+  if (late.length) {
+    const waiting = ranks.filter((rank) => !late.includes(rank));
+    return `${capital(label(waiting))} ${waiting.length === 1 ? "waits" : "wait"} for ${label(late)}`;
+  }
+  return ranks.length && !["whole", "planned", "down"].includes(snapshot.state) ? `The world is ${snapshot.state}` : "";
+}
+
+/**
+ * The title of a picture of the world: what is wrong with it, else the rank that others wait for longest.
  * @param {Snapshot} snapshot
  */
 export function ofWorld(snapshot) {
-  const name = (/** @type {import("./types.js").RankView[]} */ ranks) => {
-    const label = units.rankLabel(ranks.map((rank) => rank.rank));
-    return label[0].toUpperCase() + label.slice(1);
-  };
-  const dead = snapshot.ranks.filter((rank) => rank.state === "dead");
-  if (dead.length) return `${name(dead)} died`;
-  const hang = missing(snapshot);
-  if (!hang) return "";
-  return `${name(hang.ranks)} ${hang.ranks.length === 1 ? "keeps" : "keep"} ${units.counted(hang.waiting.length, "rank")} waiting`;
+  return ofTrouble(snapshot) || capital(printable(snapshot.straggler ?? "")).replace(/\.+$/, "");
 }
+
+/**
+ * @param {Snapshot} snapshot
+ * @param {LinkFinding[]} found its links
+ * @returns {Headline} of the view of its hosts, ranks and links
+ */
+export function ofTopology(snapshot, found) {
+  const text = ofTrouble(snapshot);
+  return text ? { text, wrong: snapshot.state !== "starting", whole: text } : ofLinks(found);
+}
+
+/** @param {import("./types.js").RankView[]} ranks */
+const label = (ranks) => units.rankLabel(ranks.map((rank) => rank.rank));
+
+/** @param {string} text */
+const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
+/** @param {string} text in one line: causes come from the ranks */
+const printable = (text) => text.replace(/\p{C}|[\u2028\u2029]/gu, " ");
 
 /** @param {LinkFinding[]} found @returns {Headline} */
 export function ofLinks(found) {

@@ -5,7 +5,7 @@ import "./style.css";
 import { Console } from "./console.js";
 import { h, hide, icon, mark, say } from "./dom.js";
 import { Glance } from "./glance.js";
-import { ofCurves, ofLinks, ofOutput, ofTraffic, ofWorld } from "./headlines.js";
+import { ofCurves, ofOutput, ofTopology, ofTraffic, ofTrouble, ofWorld } from "./headlines.js";
 import { Log } from "./log.js";
 import { Section } from "./section.js";
 import { advice, counts, findings, grouped, hostsOf, stateOf, worldState } from "./snapshot.js";
@@ -73,7 +73,9 @@ function render({ model, el }) {
   const ofRanks = [];
   /** @param {string} name @param {string} finding @returns {[string, string]} */
   const caption = (name, finding) => {
-    const title = (store.snapshot && ofWorld(store.snapshot)) || (finding ? `${name}: ${finding}` : name);
+    // Charts and output say what they show, unless ranks are in trouble.
+    const first = name === "Topology" ? ofWorld : ofTrouble;
+    const title = (store.snapshot && first(store.snapshot)) || (finding ? `${name}: ${finding}` : name);
     return [title, `${world.textContent} · allranks, ${new Date().toLocaleString()}`];
   };
   /** @param {string} name @param {{closed?: boolean, tools?: Node[]}} how @param {Node[]} nodes */
@@ -90,7 +92,7 @@ function render({ model, el }) {
       parts.push((those) => {
         if (!ofSnapshot(those)) return;
         if (part.open) topology.update();
-        if (store.snapshot) part.say(ofLinks(findings(store.snapshot)));
+        if (store.snapshot) part.say(ofTopology(store.snapshot, findings(store.snapshot)));
       });
     } else if (view === "ranks") {
       const [status, output] = [new Status(store), new Console(store)];

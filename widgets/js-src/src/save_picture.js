@@ -7,6 +7,7 @@ import { svg } from "./dom.js";
 
 const EDGE = 16; // pixels around
 const ABOVE = 52; // pixels of the title
+const CHARACTER = 8.5; // pixels of one in the title, on average
 const SHARP = 2; // pixels of the PNG for each of the page
 const LEFT_OUT = ".arw-tools, .arw-toolbar, .arw-more, .arw-log > button, details:not([open]), .arw-section-head, .arw-away, .arw-pointed, .arw-tooltip, .arw-menu";
 const DRAWN = /** @type {const} */ (["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "opacity",
@@ -29,6 +30,7 @@ export function pictureOf(view, title, below) {
   const picture = svg("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "font-family": style.fontFamily });
   const named = svg("title");
   named.textContent = title;
+  const fits = Math.floor((width - 2 * EDGE) / CHARACTER);
   const line = (/** @type {string} */ text, /** @type {number} */ y, /** @type {Record<string, any>} */ more) => {
     const made = svg("text", { x: EDGE, y, fill: style.color, ...more });
     made.textContent = text;
@@ -36,7 +38,8 @@ export function pictureOf(view, title, below) {
   };
   picture.append(
     named, svg("rect", { width, height, fill: ground }),
-    line(title, 25, { "font-size": 16, "font-weight": 600 }), line(below, 42, { "font-size": 11, "fill-opacity": 0.75 }),
+    line(title.length > fits ? `${title.slice(0, fits - 1)}…` : title, 25, { "font-size": 16, "font-weight": 600 }),
+    line(below, 42, { "font-size": 11, "fill-opacity": 0.75 }),
   );
   const content = svg("g");
   picture.append(content);
