@@ -59,6 +59,21 @@ def test_nothing_is_cut_at_the_right(browser: Browser, width: int) -> None:
     page.close()
 
 
+def test_hosts_whose_names_are_cut_can_be_told_apart(browser: Browser) -> None:
+    now = streams.snapshot(8, 8, 200.25)
+    names = {host.name: f"{host.name.replace('-', '-in-the-second-rack-')}.lab.example.org" for host in now.hosts}
+    hosts = tuple(replace(host, name=names[host.name]) for host in now.hosts)
+    ranks = tuple(replace(rank, host=names[rank.host]) for rank in now.ranks)
+    page = drawn(browser, replace(now, hosts=hosts, ranks=ranks), 700, views=VIEWS)
+    shown = page.locator(".arw-host-name")
+    assert len(set(shown.all_inner_texts())) == 8
+    assert not page.evaluate(
+        "[...document.querySelectorAll('.arw-host-name')].some((node) => node.scrollWidth > node.clientWidth)"
+    )
+    assert (shown.first.get_attribute("title") or "").startswith("studio-in-the-second-rack-1.lab.example.org")
+    page.close()
+
+
 def test_the_first_line_says_how_what_is_logged_stands(browser: Browser) -> None:
     page = drawn(browser, streams.snapshot(8, 8, 200.25), 640, views=VIEWS)
     assert "main · 8 ranks on 8 hosts · ring · ready" in page.locator(".arw-world").inner_text()

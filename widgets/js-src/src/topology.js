@@ -3,6 +3,7 @@
 import { LEAST_WIDTH, h, hide, icon, mark, say, setIcon, svg, widthOf } from "./dom.js";
 import { mean } from "./history.js";
 import { headOf, layout, layoutWithin } from "./layout.js";
+import { shortNames } from "./host_names.js";
 import { Matrix, described } from "./matrix.js";
 import { openMenu, rankItems } from "./menu.js";
 import { route } from "./routes.js";
@@ -24,6 +25,7 @@ const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
 const MOST_LISTED = 200;
 const MOST_TOLD = 8; // links of a rank, beside it
+const MOST_TRIES = 3; // of names of hosts, since letters differ in width
 const HIGHEST = { stacked: 300, beside: 380 }; // pixels of the plan where height is scarce: above the charts, and beside them
 const BESIDE = 1060; // pixels of the dashboard from which on they stand beside it (style.css)
 
@@ -40,6 +42,8 @@ export class Topology {
     this.key = "";
     /** @type {ReturnType<typeof hostsOf>} */
     this.hosts = [];
+    /** @type {Map<string, string>} names of hosts that are cut, in short */
+    this.short = new Map();
     /** @type {Map<number, import("./types.js").RankView>} */
     this.ranks = new Map();
     /** @type {Set<number>} ranks that others wait for */
@@ -82,7 +86,8 @@ export class Topology {
       width, beside, hosts.some(({ host }) => host.interface), hosts.map(({ host, ranks }) => [host.name, ranks.map((rank) => rank.rank)]),
       links.length > MOST_DRAWN ? links.length : links.map(({ link }) => [link.source, link.target]),
     ]);
-    if (key !== this.key) this.#build(snapshot, width, beside);
+    const built = key !== this.key;
+    if (built) this.#build(snapshot, width, beside);
     this.key = key;
     const found = (this.found = findings(snapshot));
     this.hosts = hosts;
@@ -91,11 +96,30 @@ export class Topology {
     this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
+    if (built) this.#shorten(snapshot, found);
     hide(this.matrix.node, !this.mapped);
     if (this.mapped && (!this.low || this.details.open)) this.matrix.update(found, hosts, width);
     this.tooltip.update();
     this.#say(found);
     this.#list(found);
+  }
+
+  /**
+   * Where a host's name is cut, shorten those of all hosts so that they still differ. Names are measured once
+   * for each plan, not for each frame.
+   * @param {Snapshot} snapshot
+   * @param {LinkFinding[]} found
+   */
+  #shorten(snapshot, found) {
+    const nodes = this.behind.map((node) => node.querySelector(".arw-host-name")).filter((node) => node !== null);
+    const names = this.hosts.map(({ host }) => host.name);
+    for (let tries = 0; tries < MOST_TRIES; tries++) {
+      const cut = nodes.filter((node) => node.scrollWidth > node.clientWidth);
+      if (!cut.length) return;
+      const room = Math.min(...cut.map((node) => ((node.textContent ?? "").length * node.clientWidth) / node.scrollWidth));
+      shortNames(names, room).forEach((name, i) => this.short.set(names[i], name));
+      for (const update of this.updates) update(snapshot, found);
+    }
   }
 
   /**
@@ -113,6 +137,7 @@ export class Topology {
     const groups = hosts.map((one) => one.ranks.map((rank) => rank.rank));
     const plan = this.low ? layoutWithin(groups, shape, width, { wires }, beside ? HIGHEST.beside : HIGHEST.stacked) : layout(groups, shape, width, { wires, network });
     this.updates = [];
+    this.short.clear();
     this.tooltip.hide();
     const lines = svg("svg", {
       class: "arw-lines", width: plan.width, height: plan.height, role: "img",
@@ -171,7 +196,8 @@ export class Topology {
     this.updates.push(() => {
       const host = this.hosts[i]?.host;
       if (!host) return;
-      say(name, host.name);
+      const short = this.short.get(host.name) ?? host.name;
+      say(name, short);
       const kind = kindOf(host, this.hosts[i].ranks);
       setIcon(drawn, kind);
       hide(sign, w < LEAST_SIGN);
@@ -180,8 +206,9 @@ export class Topology {
       const cores = host.cores ? `${host.cores} cores` : "";
       const forms = [[host.model, host.chip, cores], [host.chip, cores], [host.model], [host.chip], [cores]].map((words) => words.filter(Boolean).join(" · "));
       const told = forms[0] || "machine unknown";
-      if (!this.low) say(what, fitting([told, ...forms], w - 60 - host.name.length * CHARACTER.name, CHARACTER.what));
-      mark(this.low ? name : what, "title", told);
+      if (!this.low) say(what, fitting([told, ...forms], w - 60 - short.length * CHARACTER.name, CHARACTER.what));
+      if (!this.low) mark(what, "title", told);
+      mark(name, "title", [short === host.name ? "" : host.name, this.low ? told : ""].filter(Boolean).join(" · "));
       const known = host.memory !== undefined && host.memory_used !== undefined;
       const of = known ? `${units.bytes(host.memory_used)} of ${units.bytes(host.memory)}` : units.UNKNOWN;
       say(memory, this.low && known ? units.percent((host.memory_used ?? 0) / (host.memory || 1)) : !known && host.memory !== undefined ? `${units.bytes(host.memory)}, used unknown` : of);
