@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from allranks_backends.views import Collective, RankView, Snapshot
+from allranks_backends.views import Collective, RankState, RankView, Snapshot
 from allranks_widgets import Dashboard, from_json
 from allranks_widgets import dashboard as module
-from allranks_widgets._history import SECONDS, RateHistory
+from allranks_widgets._history import LETTERS, SECONDS, RateHistory
 from allranks_widgets._kept import KeptOutput
 from tests.widgets import streams
 
@@ -191,6 +193,25 @@ def test_unknown_rates_have_no_sum() -> None:
     history = RateHistory()
     history.add(WAITING)
     assert (history.columns()["wire"], history.columns()["ranks"]) == ([None], [[None]])
+
+
+def test_the_past_has_a_letter_for_the_state_of_each_rank() -> None:
+    ranks = (
+        RankView(0, "a", state="running"),
+        RankView(1, "a", state="waiting", since=0.5),
+        RankView(3, "a", state="waiting", since=5.0),
+    )
+    history = RateHistory()
+    history.add(dataclasses.replace(WAITING, ranks=ranks))
+    history.add(dataclasses.replace(WAITING, ranks=(RankView(0, "a", state="dead"),), at=101.5))
+    assert history.columns()["states"] == ["re w", "d"]
+
+
+def test_the_page_has_the_same_letters_for_states() -> None:
+    source = (Path(__file__).parents[2] / "widgets/js-src/src/rank_states.js").read_text(encoding="utf-8")
+    (letters,) = re.findall(r"LETTERS = \{(.*?)\}", source, re.DOTALL)
+    assert dict(re.findall(r'(\w+): "(.)"', letters)) == LETTERS
+    assert set(LETTERS) == {*get_args(RankState), "exchanging"}
 
 
 @pytest.mark.parametrize(

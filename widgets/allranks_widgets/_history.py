@@ -1,15 +1,31 @@
-"""The past of the throughput chart: ten minutes of rates, one row a second, sent as columns."""
+"""The past of the throughput chart: ten minutes of rates and states, one row a second, sent as columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple, TypedDict
 
-from allranks_backends.views import Snapshot
+from allranks_backends.views import RankView, Snapshot
+
+from .status import state_word
 
 SECONDS = 600
 MOST_LINKS = 128
 """With more links than this, the rates of single links are not stored."""
+LETTERS = {
+    "planned": " ",
+    "starting": "s",
+    "idle": "i",
+    "running": "r",
+    "exchanging": "e",
+    "waiting": "w",
+    "debugging": "b",
+    "failed": "f",
+    "unblocked": "u",
+    "stopped": "t",
+    "dead": "d",
+}
+"""The letter of each state of a rank, as in ``rank_states.js``; a blank means that nothing is known."""
 
 
 class Columns(TypedDict):
@@ -24,6 +40,8 @@ class Columns(TypedDict):
     link_names: list[str]
     links: list[list[int | None]]
     """Rates by link, in the order of ``link_names``."""
+    states: list[str]
+    """The states of the ranks in each second: one of `LETTERS` for each rank, in their order."""
 
 
 class _Row(NamedTuple):
@@ -32,6 +50,7 @@ class _Row(NamedTuple):
     peak: float | None
     effective: dict[int, int | None]
     links: dict[tuple[int, int], int | None]
+    states: str
 
 
 class RateHistory:
@@ -62,6 +81,7 @@ class RateHistory:
             "ranks": [[row.effective.get(rank) for row in rows] for rank in range(size)],
             "link_names": [f"{source} → {target}" for source, target in ends],
             "links": [[row.links.get(end) for row in rows] for end in ends],
+            "states": [row.states for row in rows],
         }
 
 
@@ -74,7 +94,14 @@ def _row(snapshot: Snapshot) -> _Row:
         snapshot.peak,
         {rank.rank: _whole(rank.effective) for rank in snapshot.ranks},
         {(view.link.source, view.link.target): _whole(view.rate) for view in snapshot.links} if few else {},
+        _letters(snapshot.ranks),
     )
+
+
+def _letters(ranks: Iterable[RankView]) -> str:
+    """Return a letter for each rank up to the largest one; a world that changes may lack some in between."""
+    known = {view.rank: LETTERS[state_word(view)] for view in ranks}
+    return "".join(known.get(rank, " ") for rank in range(1 + max(known, default=-1)))
 
 
 def _whole(rate: float | None) -> int | None:

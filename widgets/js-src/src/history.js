@@ -1,5 +1,6 @@
-// Ten minutes of rates, one row a second. Pure, no page.
+// Ten minutes of rates and states, one row a second. Pure, no page.
 
+import { lettersOf } from "./rank_states.js";
 import { sum } from "./snapshot.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
@@ -25,16 +26,20 @@ export class History {
     this.at = [];
     /** @type {Map<string, Value[]>} `wire`, `effective`, `peak`, `rank 3`, `0 → 1` */
     this.series = new Map();
+    /** @type {string[]} a letter for each rank (rank_states.js) */
+    this.states = [];
     this.version = 0;
   }
 
   /**
    * Python's columns (allranks_widgets/_history.py) in place of what is here.
-   * @param {{at: number[], wire: Value[], peak: Value[], ranks: Value[][], link_names: string[], links: Value[][]}} past
+   * @param {{at: number[], wire: Value[], peak: Value[], ranks: Value[][], link_names: string[], links: Value[][],
+   *   states?: string[]}} past
    */
   seed(past) {
     this.at = [];
     this.series = new Map();
+    this.states = [];
     this.version++;
     past.at.forEach((at, i) => {
       /** @type {Map<string, Value>} */
@@ -44,7 +49,7 @@ export class History {
       row.set("wire", known(past.wire[i]));
       row.set("peak", known(past.peak[i]));
       row.set("effective", mean(past.ranks.map((column) => column[i])));
-      this.#put(at, row);
+      this.#put(at, row, past.states?.[i] ?? "");
     });
   }
 
@@ -63,30 +68,33 @@ export class History {
     row.set("effective", mean(snapshot.ranks.map((rank) => rank.effective)));
     const last = this.at[this.at.length - 1];
     if (last !== undefined && snapshot.held && snapshot.held - last >= 1) this.#hold(Math.floor(snapshot.held));
-    this.#put(at, row);
+    this.#put(at, row, lettersOf(snapshot));
   }
 
   /** @param {number} until nothing changed: the last row holds up to then */
   #hold(until) {
     const i = this.at.length - 1;
     const row = new Map([...this.series].map(([name, values]) => [name, values[i]]));
-    for (let at = Math.max(this.at[i] + 1, until - WINDOW); at <= until; at++) this.#put(at, row);
+    const states = this.states[i];
+    for (let at = Math.max(this.at[i] + 1, until - WINDOW); at <= until; at++) this.#put(at, row, states);
   }
 
   /**
    * @param {number} at
    * @param {Map<string, Value>} row
+   * @param {string} states
    */
-  #put(at, row) {
+  #put(at, row, states) {
     this.version++;
     const second = Math.floor(at);
     const last = this.at[this.at.length - 1];
     if (last !== undefined && second < last) return;
     if (second !== last) {
-      if (last !== undefined && second - last > GAP) this.#push(last + 1, new Map());
-      this.#push(second, row);
+      if (last !== undefined && second - last > GAP) this.#push(last + 1, new Map(), "");
+      this.#push(second, row, states);
     } else {
       const i = this.at.length - 1;
+      this.states[i] = states;
       for (const [name, value] of row) this.#column(name)[i] = value;
     }
   }
@@ -94,13 +102,16 @@ export class History {
   /**
    * @param {number} second
    * @param {Map<string, Value>} row
+   * @param {string} states
    */
-  #push(second, row) {
+  #push(second, row, states) {
     for (const name of row.keys()) this.#column(name);
     this.at.push(second);
+    this.states.push(states);
     for (const [name, values] of this.series) values.push(row.get(name) ?? null);
     while (this.at[0] < second - WINDOW) {
       this.at.shift();
+      this.states.shift();
       for (const values of this.series.values()) values.shift();
     }
   }

@@ -108,7 +108,7 @@ function render({ model, el }) {
         part.say(ofOutput(store.output));
       });
     } else if (view === "throughput") {
-      const throughput = new Throughput(store, { low });
+      const throughput = new Throughput(root, store, { low });
       const part = section("Throughput", { tools: throughput.tools }, throughput.node);
       parts.push((those) => {
         if (!ofSnapshot(those)) return;

@@ -1,9 +1,10 @@
-// What travels, over ten minutes, and what the operations did.
+// What travels, over ten minutes, what the operations did, and the states of the ranks beside it.
 
 import uPlot from "uplot";
 import { LEAST_WIDTH, choice, h, hide, mark, say, widthOf } from "./dom.js";
 import { operations } from "./snapshot.js";
 import { MOST_LINKS, WINDOW } from "./history.js";
+import { States } from "./states.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
@@ -19,10 +20,11 @@ const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 
 export class Throughput {
   /**
+   * @param {HTMLElement} root
    * @param {Store} store
    * @param {{low?: boolean}} [how] `low` where height is scarce
    */
-  constructor(store, { low = false } = {}) {
+  constructor(root, store, { low = false } = {}) {
     this.store = store;
     this.low = low;
     this.by = "total";
@@ -36,7 +38,9 @@ export class Throughput {
     this.names = [];
     /** @type {HTMLElement[]} */
     this.values = [];
-    this.toggle = choice("series", [["total", "Total"], ["rank", "By rank"], ["link", "By link"]], (by) => {
+    /** @type {[string, string][]} */
+    const choices = [["total", "Total"], ["rank", "By rank"], ["link", "By link"], ["states", "States"]];
+    this.toggle = choice("series", choices, (by) => {
       this.by = by;
       this.toggle.set(by);
       this.update(true);
@@ -45,6 +49,7 @@ export class Throughput {
     this.time = h("span.muted");
     this.chart = h("div.chart", { role: "img" });
     this.legend = h("div.legend");
+    this.states = new States(root, store, { low });
     this.body = h("tbody");
     const head = h("tr", {}, ...OPERATIONS.map((name, i) => h(i ? "th.figure" : "th", { scope: "col" }, name)));
     this.table = h("div.table-scroll", { tabindex: 0, role: "region", "aria-label": "operations" }, h("table.table", {}, h("thead", {}, head), this.body));
@@ -53,19 +58,24 @@ export class Throughput {
     this.summary = h("summary");
     const operations = low ? h("details.operations", { ontoggle: () => this.#operations() }, this.summary, this.table) : this.table;
     this.details = low ? operations : null;
-    this.node = h("div.throughput", { "data-low": low }, h("div.chart-head", {}, this.time), this.chart, this.legend, operations, this.none);
+    const drawn = [h("div.chart-head", {}, this.time), this.chart, this.legend, this.states.node];
+    this.node = h("div.throughput", { "data-low": low }, ...drawn, operations, this.none);
   }
 
   update(force = false) {
     const { history, snapshot } = this.store;
     if (!snapshot) return;
     this.#operations();
+    const byState = this.by === "states";
+    hide(this.chart, byState);
+    hide(this.legend, byState);
+    hide(this.states.node, !byState);
     const now = performance.now();
     clearTimeout(this.later);
-    const names = this.#series();
-    const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.chart, () => this.update()) || 800));
+    const names = byState ? [] : this.#series();
+    const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.node, () => this.update()) || 800));
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
-    const key = `${names.join()} ${width} ${theme}`;
+    const key = `${this.by} ${names.join()} ${width} ${theme}`;
     if (!force && history.version === this.version && key === this.key) return;
     const pace = key === this.key ? PACE : RESIZED;
     if (!force && now - this.drawnAt < pace) {
@@ -74,8 +84,13 @@ export class Throughput {
     }
     this.version = history.version;
     this.drawnAt = now;
-    if (key !== this.key) this.#build(names, width);
+    const built = key !== this.key;
     this.key = key;
+    if (byState) {
+      this.states.draw(width);
+      return;
+    }
+    if (built) this.#build(names, width);
     this.names = names;
     this.plot.setData(history.columns(names));
     this.#values(null);

@@ -1,4 +1,4 @@
-"""The last ten minutes of traffic, which the monitor records from the ranks' reports."""
+"""The last ten minutes of traffic and states, which the monitor records from the ranks' reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from allranks.dataframes import imported_pandas, utc
 from allranks_backends.plan import Link
-from allranks_backends.views import LinkView, RankView, Snapshot
+from allranks_backends.views import LinkView, RankState, RankView, Snapshot
 
 if TYPE_CHECKING:
     import pandas
@@ -29,6 +29,8 @@ class Sample(NamedTuple):
     """The rate of each link, by the pair of its sending and its receiving rank."""
     effective: dict[int, float | None]
     """By rank, the rate at which its code passes bytes to collectives."""
+    states: dict[int, tuple[RankState, float | None]]
+    """By rank, its state, and for how many seconds it had lasted."""
 
 
 class History:
@@ -43,7 +45,8 @@ class History:
         # Links whose bytes are not counted are left out: with MPI, that is every pair of ranks.
         wire = {(view.link.source, view.link.target): view.rate for view in snapshot.links if view.sent is not None}
         effective = {view.rank: view.effective for view in snapshot.ranks}
-        self._samples.append(Sample(snapshot.at, snapshot.generation, wire, effective))
+        states = {view.rank: (view.state, view.since) for view in snapshot.ranks}
+        self._samples.append(Sample(snapshot.at, snapshot.generation, wire, effective, states))
         while snapshot.at - self._samples[0].at > KEEP:
             self._samples.popleft()
 
@@ -59,7 +62,7 @@ class History:
                 at=sample.at,
                 generation=sample.generation,
                 links=tuple(LinkView(Link(*ends, ""), rate=rate) for ends, rate in sample.wire.items()),
-                ranks=tuple(RankView(rank, "", effective=rate) for rank, rate in sample.effective.items()),
+                ranks=tuple(_view(rank, sample) for rank in sample.effective),
             )
             for sample in self.samples()
         ]
@@ -81,3 +84,8 @@ class History:
         frame = pandas.DataFrame(rows, index=index)
         frame.columns = pandas.MultiIndex.from_tuples(list(frame.columns), names=["figure", "of"])
         return frame
+
+
+def _view(rank: int, sample: Sample) -> RankView:
+    state, since = sample.states[rank]
+    return RankView(rank, "", state=state, since=since, effective=sample.effective[rank])
