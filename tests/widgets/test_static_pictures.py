@@ -16,7 +16,7 @@ from allranks_backends.views import LinkView, RankState, RankView, Snapshot
 from allranks_widgets import Dashboard
 from allranks_widgets import dashboard as dashboard_module
 from allranks_widgets._history import RateHistory
-from allranks_widgets.svg_text import WIDTH, Picture, stacked, svg_text
+from allranks_widgets.svg_text import GRID, LINE, WIDTH, Picture, stacked, svg_text
 from allranks_widgets.throughput_picture import throughput_picture
 from allranks_widgets.topology_picture import BOX, MOST_LINES, finding, missing_ranks, topology_picture
 from tests.widgets import streams
@@ -223,6 +223,20 @@ def test_what_stays_in_a_saved_notebook_is_a_picture_and_tables_of_the_end(
     assert parsed(picture["image/svg+xml"]).attrib["id"] == f"arw-saved-{dashboard.key}"
     assert picture["text/plain"].startswith("Rank 2 is dead: killed by SIGKILL. main · 4 ranks · ring.")
     assert "<script" not in picture["image/svg+xml"] and "<style" not in picture["image/svg+xml"]
+
+
+def test_a_line_is_as_wide_as_its_cable_is_fast_and_coloured_if_it_is_busy() -> None:
+    now = streams.snapshot(4, 4, 0.0)
+    speeds = {0: 10e9, 1: 40e9, 2: 40e9, 3: None}
+    rates = {0: 1e9, 1: 1e3, 2: 0.0, 3: 1.25e9}
+    links = [
+        dataclasses.replace(view, nominal=speeds[number], rate=rates[number])
+        for view in now.links
+        for number in [min(view.link.source, view.link.target) if {view.link.source, view.link.target} != {0, 3} else 3]
+    ]
+    drawn = str(topology_picture(dataclasses.replace(now, links=tuple(links))))
+    lines = re.findall(r'stroke="([^"]+)" stroke-width="(\d\.\d+)"/>', drawn)
+    assert sorted(lines) == sorted([(LINE, "2.38"), (LINE, "3.50"), (GRID, "3.50"), (LINE, "2.38")])
 
 
 def test_links_to_ranks_that_a_shrinking_world_no_longer_has_are_left_out() -> None:

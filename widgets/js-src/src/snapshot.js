@@ -251,6 +251,19 @@ export function findings(snapshot) {
   });
 }
 
+/** @param {LinkView} view @returns {number} bytes a second: what its interface claims, else its rate */
+const speedOf = (view) => (view.nominal ? view.nominal / 8 : (view.rate ?? 0));
+
+/** @param {LinkView[]} links @returns {number} bytes a second of the thickest line, at least one */
+export const fastest = (links) => Math.max(1, ...links.map(speedOf));
+
+/**
+ * How thick the line of a link is, in pixels: by how fast its cable is, or, where that is unknown, by its rate.
+ * @param {LinkView} view
+ * @param {number} top see `fastest`
+ */
+export const thickness = (view, top) => 1.25 + 2.25 * Math.sqrt(Math.min(1, speedOf(view) / top));
+
 /**
  * Hosts in the order of their first rank, with the ranks on each; hosts without ranks last.
  * @param {Snapshot} snapshot

@@ -7,7 +7,7 @@ import { shortNames } from "./host_names.js";
 import { Matrix, described } from "./matrix.js";
 import { openMenu, rankItems } from "./menu.js";
 import { route } from "./routes.js";
-import { collective, counts, doing, findings, gpusOf, hostsOf, kindOf, missing, shapeOf, stateOf, sum, wiresOf } from "./snapshot.js";
+import { collective, counts, doing, fastest, findings, gpusOf, hostsOf, kindOf, missing, shapeOf, stateOf, sum, thickness, wiresOf } from "./snapshot.js";
 import { Tooltip } from "./tooltip.js";
 import * as units from "./units.js";
 import { MACHINES, MEANINGS } from "./words.js";
@@ -23,6 +23,7 @@ const LEAST_SIGN = 156; // pixels of a host from which on there is room for what
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
 const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
+const MOST_MOVING = 16; // links whose dashes move: each step has the page draw them again
 const MOST_LISTED = 200;
 const MOST_TOLD = 8; // links of a rank, beside it
 const MOST_TRIES = 3; // of names of hosts, since letters differ in width
@@ -92,7 +93,7 @@ export class Topology {
     const found = (this.found = findings(snapshot));
     this.hosts = hosts;
     this.ranks = new Map(snapshot.ranks.map((rank) => [rank.rank, rank]));
-    this.top = Math.max(1, ...links.map((view) => Math.max(view.rate ?? 0, (view.nominal ?? 0) / 8)));
+    this.top = fastest(links);
     this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
@@ -308,6 +309,7 @@ export class Topology {
   #links(links, plan, lines, wires) {
     const faint = plan.shape === "mesh" && links.length > MOST_STRONG;
     mark(lines, "data-faint", String(faint));
+    mark(lines, "data-moves", String(links.length <= MOST_MOVING));
     const size = plan.ranks.size;
     const those = wiresOf(links);
     links.forEach(({ link }, i) => {
@@ -330,8 +332,8 @@ export class Topology {
         const state = one.missing ? "missing" : one.slow ? "slow" : rate > 0 ? "busy" : "idle";
         mark(path, "data-link", state);
         mark(tip, "data-link", state);
-        const thickness = 1.25 + 2.25 * Math.sqrt(Math.min(1, rate / this.top));
-        const drawn = faint && !one.missing && !one.slow ? Math.max(1, thickness / 2) : thickness;
+        const thick = thickness(one.view, this.top);
+        const drawn = faint && !one.missing && !one.slow ? Math.max(1, thick / 2) : thick;
         mark(path, "stroke-width", (Math.round(4 * drawn) / 4).toFixed(2)); // in steps that are seen: each is laid out
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";

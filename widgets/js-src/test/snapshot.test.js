@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { advice, doing, findings, hostsOf, kindOf, median, operations, shapeOf, stateOf, sum, wiresOf } from "../src/snapshot.js";
+import { advice, doing, fastest, findings, hostsOf, kindOf, median, operations, shapeOf, stateOf, sum, thickness, wiresOf } from "../src/snapshot.js";
 
 /** @typedef {import("../src/types.js").Snapshot} Snapshot */
 
@@ -22,6 +22,15 @@ test("a ring is told from a mesh", () => {
 test("several cables of the same two ranks are counted, in each direction", () => {
   const links = /** @type {any} */ (world(3, [[0, 1], [1, 0], [0, 1], [1, 0], [1, 2]]).links);
   assert.deepEqual(wiresOf(links).map(({ nth, all }) => [nth, all.length]), [[0, 2], [0, 2], [1, 2], [1, 2], [0, 1]]);
+});
+
+test("a line is as thick as its cable is fast, also where little travels, and else as its rate is high", () => {
+  const link = { source: 0, target: 1, kind: "ethernet" };
+  const [slow, fast, rated, none] = [{ link, nominal: 10e9, rate: 1.2e9 }, { link, nominal: 40e9, rate: 0 }, { link, rate: 1.25e9 }, { link }];
+  const top = fastest([slow, fast, rated, none]);
+  assert.equal(top, 5e9);
+  assert.deepEqual([slow, fast, rated, none].map((view) => thickness(view, top)), [2.375, 3.5, 2.375, 1.25]);
+  assert.equal(fastest([]), 1);
 });
 
 test("sums and medians know what is unknown", () => {
