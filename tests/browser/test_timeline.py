@@ -89,7 +89,7 @@ def test_the_picture_in_light_and_dark(open_notebook: Callable[..., Notebook], t
     )
     notebook.run()
     page = notebook.page
-    picture = page.locator("svg[aria-label='timeline of a cell on each rank']")
+    picture = page.locator("svg[aria-label^='Timeline of a cell on each rank']")
     assert picture.count() == 1 and "batch 1" in (picture.text_content() or "")
     shades = []
     for theme in ("JupyterLab Light", "JupyterLab Dark"):

@@ -85,9 +85,22 @@ class CellTimeline:
         """Seconds from the start of the cell on the first rank to its end on the last rank."""
         return max((each.ended for each in self.ranks), default=0.0)
 
-    @cached_property  # used several times, and computed from every call of every rank
+    @property
     def straggler(self) -> str | None:
         """A clause on the rank that others waited for longest; None if no collective was timed."""
+        return self._times.straggler
+
+    @property
+    def finding(self) -> str | None:
+        """The straggler in a sentence, with the share of the cell's time that others waited for it; None without."""
+        if not self.straggler:
+            return None
+        share = min(1.0, self._times.waited_for_straggler / self.seconds) if self.seconds else 0.0
+        of_cell = f", {share:.0%} of the cell" if share >= 0.01 else ""
+        return f"{self.straggler[0].upper()}{self.straggler[1:]}{of_cell}."
+
+    @cached_property  # used several times, and computed from every call of every rank
+    def _times(self) -> CollectiveTimes:
         timed = {
             each.rank: [call for call in each.calls if call.last is not None and call.ended] for each in self.ranks
         }
@@ -95,7 +108,7 @@ class CellTimeline:
         for rank, calls in timed.items():
             durations = [Timed(call.op, call.nbytes, (call.ended or 0.0) - (call.began or 0.0)) for call in calls]
             times.add(0, rank, durations, len(timed))
-        return times.straggler
+        return times
 
     def waits(self, most: int = 5) -> list[Wait]:
         """The `most` collectives in which a rank waited longest, longest first."""

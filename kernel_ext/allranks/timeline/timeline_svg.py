@@ -27,7 +27,10 @@ TRANSFER, WAIT, COMPUTE = "#0072b2", "#e69f00", "#009e73"
 
 
 def svg(timeline: CellTimeline) -> str:
-    """One row per rank: wait, transfer and computation as bars, marks below them, and a time axis."""
+    """One row per rank: wait, transfer and computation as bars, marks below them, and a time axis.
+
+    The title, which browsers show and read out, says which rank the others waited for.
+    """
     seconds = timeline.seconds or 1.0
     parts, top, host = [], 8, ""
     several = len({each.host for each in timeline.ranks}) > 1
@@ -48,10 +51,12 @@ def svg(timeline: CellTimeline) -> str:
         top += BAR + GAP + LANE * max((queue + 1 for _, queue in queues), default=0)
     parts += _axis(seconds, top)
     parts += _legend(top + 34)
+    said = " ".join(filter(None, ["Timeline of a cell on each rank.", timeline.finding]))
+    title = f"<title>{escape(timeline.finding)}</title>" if timeline.finding else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="timeline of a cell on each rank" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(said)}" '
         f'viewBox="0 0 {LEFT + WIDTH + 24} {top + 44}" style="max-width:{LEFT + WIDTH + 24}px;display:block" '
-        f'font-size="11" fill="currentColor" font-family="sans-serif">{"".join(parts)}</svg>'
+        f'font-size="11" fill="currentColor" font-family="sans-serif">{title}{"".join(parts)}</svg>'
     )
 
 

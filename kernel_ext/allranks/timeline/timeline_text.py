@@ -28,10 +28,6 @@ def _head(timeline: CellTimeline) -> str:
     return f"timeline of In[{timeline.count}] · {ranks} · {timeline.backend} · {seconds}{how}"
 
 
-def _straggler(timeline: CellTimeline) -> list[str]:
-    return [f"{timeline.straggler[0].upper()}{timeline.straggler[1:]}."] if timeline.straggler else []
-
-
 def _below(timeline: CellTimeline) -> list[str]:
     """Notes for below the picture, one sentence or more each."""
     said = []
@@ -99,7 +95,7 @@ def text(timeline: CellTimeline) -> str:
     tables = [text_table(_RANKS, _rank_rows(timeline))]
     if waits := timeline.waits():
         tables.append("\n".join(["Longest waits:", *(f"  {number} {wait}" for number, wait in enumerate(waits, 1))]))
-    head = [_head(timeline), *_straggler(timeline)]
+    head = list(filter(None, [_head(timeline), timeline.finding]))
     return "\n\n".join(["\n".join([*head, "", *bars, axis, legend]), *tables, "\n".join(_below(timeline))])
 
 
@@ -107,7 +103,7 @@ def html(timeline: CellTimeline) -> str:
     """The timeline as HTML: the picture, the tables, and notes; no script and no stylesheet."""
     first, said = (
         "".join(f'<div style="padding:2px 0">{escape(sentence)}</div>' for sentence in sentences)
-        for sentences in (_straggler(timeline), _below(timeline))
+        for sentences in (filter(None, [timeline.finding]), _below(timeline))
     )
     waits = _wait_rows(timeline)
     longest = (

@@ -96,6 +96,11 @@ class CollectiveTimes:
         return (sum(transfer for transfer, _ in found), sum(wait for _, wait in found)) if found else None
 
     @property
+    def waited_for_straggler(self) -> float:
+        """Seconds that the others waited for the `straggler` in total; 0 if nothing was timed."""
+        return max(self._waited.values(), default=0.0)
+
+    @property
     def straggler(self) -> str | None:
         """The rank for which the others waited longest in total, in words; None if nothing was timed."""
         if not self._waited:

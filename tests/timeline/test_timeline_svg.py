@@ -1,0 +1,55 @@
+"""The picture of a timeline."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from allranks.timeline.cell_timeline import CellTimeline
+from allranks.timeline.clocks import Alignment
+from allranks.timeline.rank_timeline import RankTimeline, TimelineCall
+from allranks.timeline.timeline_svg import svg
+from allranks.timeline.timeline_text import html, text
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def call(rank: int, began: float) -> TimelineCall:
+    return TimelineCall(
+        1,
+        "all_sum",
+        (1000,),
+        "float32",
+        4000,
+        rank=rank,
+        source="mx.eval(mx.distributed.all_sum(x))",
+        place="",
+        asked=began,
+        began=began,
+        ended=1.0,
+        wait=0.9 - began,
+        transfer=0.1,
+        last=1,
+    )
+
+
+def timeline(*calls: TimelineCall) -> CellTimeline:
+    ranks = tuple(
+        RankTimeline(rank, "a", 0.0, 2.0, 0, tuple(each for each in calls if each.rank == rank), (), ())
+        for rank in range(2)
+    )
+    return CellTimeline("main", "ring", 3, "", 2, False, 0.0, ranks, Alignment({"a": 0.0}, {"a": 0.0}))
+
+
+def test_its_title_says_for_which_rank_the_others_waited_and_for_how_much_of_the_cell() -> None:
+    found = timeline(call(0, 0.1), call(1, 0.9))
+    finding = "Rank 1 was last in 1 of 1 timed calls; the others waited 800 ms for it, 40% of the cell."
+    root = ET.fromstring(svg(found))
+    assert root.findtext(f"{SVG}title") == found.finding == finding
+    assert root.get("aria-label") == f"Timeline of a cell on each rank. {finding}"
+    assert finding in text(found).splitlines() and f">{finding}</div>" in html(found)
+
+
+def test_a_cell_in_which_nothing_was_timed_has_no_title() -> None:
+    untimed = timeline()
+    assert untimed.finding is None and ET.fromstring(svg(untimed)).find(f"{SVG}title") is None
+    assert ET.fromstring(svg(untimed)).get("aria-label") == "Timeline of a cell on each rank."
