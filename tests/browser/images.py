@@ -1,24 +1,30 @@
 """Make the pictures of README and docs again: ``python -m tests.browser.images [NAME ...]`` (needs chromium).
 
-Real ranks on this machine in a real JupyterLab, but for `cabling`, which shows the end of `notebooks/recordings`.
+Real ranks on this machine in a real JupyterLab, but for `cabling`, which shows the end of `notebooks/recordings`, and
+for `dead`, `hosts` and `many`, which replay worlds of `tests/widgets/streams.py`: `REPLAYED` has their alt text.
 `perfetto.png` is Perfetto's own page, with the file of the timeline.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import nbformat
 from playwright.sync_api import sync_playwright
 
+from allranks_backends.views import Snapshot
+from allranks_widgets.dashboard import VIEWS
 from allranks_widgets.recording import read
 from tests.browser.lab import Lab, Notebook
 from tests.browser.pictures import drawn, send_all
+from tests.widgets import streams
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -71,6 +77,12 @@ for step in range(120):
     log(accuracy=1 - math.exp(-step / 40) - 0.05 * rank, step=step)
     time.sleep(0.05)
 """
+REPLAYED = {
+    "dead": "Rank 2 of four is dead: the dashboard names the cause and offers to heal the world (a replayed world)",
+    "hosts": "Eight ranks on eight hosts train: topology, throughput, the logged loss and ranks (a replayed world)",
+    "many": "64 ranks on eight hosts train: topology, throughput, the logged loss and ranks (a replayed world)",
+}
+"""The alt text of each picture for which no ranks ran."""
 LAST = 'document.querySelector(".arw-log-name")?.innerText.includes("step {step}")'
 
 
@@ -156,6 +168,44 @@ def cabling(lab: Lab, browser: Browser) -> None:
     page.close()
 
 
+def dead(_: Lab, browser: Browser) -> None:
+    """Four ranks, of which one was killed."""
+    now = streams.snapshot(4, 1, 200.25)
+    ranks = [replace(rank, state="unblocked", collective=None, effective=0.0, since=3.0) for rank in now.ranks]
+    ranks[2] = replace(ranks[2], state="dead", cause="killed by SIGKILL", effective=None)
+    links = tuple(replace(view, rate=None) for view in now.links)
+    replay(browser, "dead", replace(now, state="broken", ranks=tuple(ranks), links=links, straggler=None), 1)
+
+
+def hosts(_: Lab, browser: Browser) -> None:
+    """A rank on each of eight hosts."""
+    replay(browser, "hosts", streams.snapshot(8, 8, 200.25), 8)
+
+
+def many(_: Lab, browser: Browser) -> None:
+    """Eight ranks on each of eight hosts."""
+    replay(browser, "many", streams.snapshot(64, 8, 200.25), 8)
+
+
+def replay(browser: Browser, name: str, now: Snapshot, on: int) -> None:
+    """Show all views of `now`, after 200 seconds of training on `on` hosts."""
+    size = len(now.ranks)
+    page = drawn(browser, now, WIDTH, views=VIEWS)
+    rows = [
+        (rank, "loss", 7, step, 2.2 * math.exp(-step / 60) + 0.02 * rank, step / 2)
+        for rank in range(min(size, 8))
+        for step in range(400)
+    ]
+    past = [streams.snapshot(size, on, float(when)) for when in range(200)]
+    send_all(page, past=[*past, now], items=streams.training(size), rows=rows)
+    page.wait_for_selector(".arw-log-figure canvas")
+    page.wait_for_selector(".arw-chart canvas")
+    page.wait_for_timeout(1500)  # the first line is drawn once a second
+    save(page.locator(".arw-root"), name)
+    print(f"![{REPLAYED[name]}](images/{name}.png)")
+    page.close()
+
+
 def opened(lab: Lab, browser: Browser, name: str, *cells: str) -> Notebook:
     """A notebook that is as wide as the page."""
     notebook = lab.notebook(browser, name, *cells)
@@ -169,7 +219,7 @@ def end(notebook: Notebook) -> None:
     notebook.close()
 
 
-PICTURES = {each.__name__: each for each in (quickstart, dashboard, hangs, cabling, timeline, log)}
+PICTURES = {each.__name__: each for each in (quickstart, dashboard, hangs, cabling, timeline, log, dead, hosts, many)}
 
 
 def main(names: list[str]) -> None:
