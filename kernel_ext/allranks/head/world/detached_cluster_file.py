@@ -22,8 +22,10 @@ from allranks.hosts.host_end import ConnectionInfo
 from allranks.hosts.reached_hosts import Hosts
 from allranks.hosts.ssh.remote import SavedHost
 from allranks.lifeline.head_end import Lifeline
+from allranks.machine.describe_host import installed
 from allranks.machine.private_files import write_private
 from allranks.machine.process_identity import identity_of, still_runs
+from allranks.messages.wire import WIRE_FORMAT
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
@@ -63,6 +65,10 @@ class Detached:
     """False if the world was broken, or while a change of it is under way: some of the ranks may have left it."""
     owed: list[tuple[int, Any]] = field(default_factory=list)
     """`Ranks.owed`: each rank that still lacks variables, with the variables saved for it as JSON, or None."""
+    wire: int = 0
+    """`WIRE_FORMAT` of the ranks; 0 if their version had no such number."""
+    version: str = ""
+    """Version of allranks that the ranks run; empty if it was not stored."""
 
     @classmethod
     def of(
@@ -93,6 +99,8 @@ class Detached:
             not_breakable=monitor.not_breakable,
             whole=monitor.state == "whole",
             owed=[(number, msgspec.to_builtins(saved)) for number, saved in owed.items()],
+            wire=WIRE_FORMAT,
+            version=installed("allranks"),
         )
 
     def expect(self, monitor: Monitor, connections: int) -> WorldPlan:
@@ -142,14 +150,14 @@ class Detached:
         return False
 
     def asked_for(self) -> Settings:
-        """Return the cluster's settings. Raises NoCluster if another version of allranks wrote them."""
+        """Return the cluster's settings. Raises NoCluster if another version wrote them or started the ranks."""
+        name = str(self.settings.get("attached_as"))
+        if self.wire != WIRE_FORMAT:
+            raise NoCluster(_other_version(name, self.version))
         try:
             return Settings.read(self.settings)
         except (TypeError, KeyError, ValueError):
-            name = self.settings.get("attached_as")
-            raise NoCluster(
-                f"the cluster {name!r} was started by another version of allranks: attach with that one."
-            ) from None
+            raise NoCluster(_other_version(name, self.version)) from None
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(host["name"] for host in self.hosts))
@@ -164,6 +172,20 @@ class Detached:
         path = detached_file(self.settings["attached_as"])
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, json.dumps(asdict(self)))
+
+
+def _other_version(name: str, version: str) -> str:
+    """Return why the cluster cannot be attached, and what to do; `version` is that of its ranks, empty if unknown."""
+    here = installed("allranks")
+    which, fix = "an older version of allranks", "Attach with the version that started it"
+    if version and version != here:
+        which, fix = f"allranks {version}", f"Attach with that version (pip install allranks=={version})"
+    elif version:
+        which, fix = f"another build of allranks {version}", "Attach with that build"
+    return (
+        f"the ranks of the cluster {name!r} were started by {which}, and this version ({here}) does not understand "
+        f"their messages. {fix}, or end them: allranks down {name}"
+    )
 
 
 def cluster_id(token: str) -> str:
@@ -183,6 +205,7 @@ def detached_file(name: str) -> Path:
 
 def read_detached(name: str) -> Detached | None:
     """Return the detached cluster called `name`; None if there is none. Raises NoCluster if its file is unreadable."""
+    content: Any = None
     try:
         content = json.loads(detached_file(name).read_text())
         ranks = [(uuid, pid) for uuid, pid in content.pop("ranks")]
@@ -193,6 +216,9 @@ def read_detached(name: str) -> Detached | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
+        if isinstance(content, dict) and content.get("wire", 0) != WIRE_FORMAT and "settings" in content:
+            why = _other_version(name, str(content.get("version", "")))
+            raise NoCluster(f"{why}. If that cluster is gone: rm {detached_file(name)}") from None
         raise NoCluster(
             f"the file for attaching to {name!r} is damaged or from another version of allranks. If that cluster is "
             f"gone: rm {detached_file(name)}"
