@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import away
+from allranks.messages.events import Memory
+from allranks.rank.metrics.meters import MeterReading, Meters
+from benchmarks import away, overhead
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks._figures import compared, keep
 from benchmarks._processes import MARK, carrying
@@ -99,6 +101,29 @@ def test_an_unknown_benchmark_is_named() -> None:
     assert known.startswith("start, cell, ") and known.endswith(", odd-hosts")
     assert f"there is no benchmark 'swim' ({known})" in process.communicate()[1]
     assert process.returncode == 2
+
+
+def test_ranks_without_meters_report_the_same_reading_each_time() -> None:
+    meters = Meters()
+    ns: dict[str, Any] = {"meters_for_benchmark": meters}
+    exec(overhead.CONSTANT + overhead.OFF, ns)
+    reading: Any = meters.read()
+    assert isinstance(reading, MeterReading) and reading.memory == Memory()
+    assert meters.read() is reading
+    exec(overhead.ON, ns)
+    assert meters.read().memory.rss
+
+
+def test_what_a_rank_complains_of_during_overhead_is_an_error() -> None:
+    def result(stderr: str) -> Any:
+        ended = {0: SimpleNamespace(stderr=""), 1: SimpleNamespace(stderr=stderr)}
+        return SimpleNamespace(check=lambda: ended)
+
+    cluster = SimpleNamespace(run=lambda _code: result(""))
+    assert overhead.run(cluster, "pass")
+    cluster = SimpleNamespace(run=lambda _code: result("Traceback"))
+    with pytest.raises(AssertionError, match="Traceback"):
+        overhead.run(cluster, "pass")
 
 
 def test_a_ratio_is_of_medians_and_a_missed_bar_is_called_so() -> None:
