@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from allranks.lifeline import head_end
+from allranks.lifeline.connections import Connection
 from allranks.lifeline.delivery import Before
 from allranks.lifeline.head_end import Lifeline
 from allranks.messages.cell_options import CellOptions, CellRequest
@@ -185,6 +186,52 @@ def test_what_still_comes_by_a_connection_that_was_replaced_is_dropped(notebook:
     connections = notebook.lifeline._connections
     assert eventually(lambda: not any(map(connections.is_open, replaced.values())))
     assert notebook.has(2, names)
+
+
+def test_messages_are_handled_without_a_look_at_each_connection(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks.connect("rank")
+    connections, looks = notebook.lifeline._connections, list[Connection]()
+    is_open = connections.is_open
+
+    def noted(connection: Connection) -> bool:
+        looks.append(connection)
+        return is_open(connection)
+
+    monkeypatch.setattr(connections, "is_open", noted)
+    for number in range(10):
+        ranks.send("rank", State(entered=number))
+        assert notebook.has(number, ["rank"])
+    looks.clear()
+    for number in range(10, 20):
+        ranks.send("rank", State(entered=number))
+        assert notebook.has(number, ["rank"])
+    assert not looks
+    ranks.drop("rank")
+    assert eventually(lambda: "rank" not in notebook.connected)
+
+
+def test_all_ranks_that_are_gone_are_reported_even_if_one_report_fails(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["rank-0", "rank-1", "rank-2"]
+    for uuid in names:
+        ranks.connect(uuid)
+        ranks.send(uuid, State(entered=1))
+    assert notebook.has(1, names)
+    reported, on_gone = list[str](), notebook.lifeline._on_gone
+
+    def fails_at_first(uuid: str) -> None:
+        reported.append(uuid)
+        on_gone(uuid)
+        if len(reported) == 1:
+            raise ValueError(uuid)
+
+    monkeypatch.setattr(notebook.lifeline, "_on_gone", fails_at_first)
+    for uuid in names:
+        ranks.drop(uuid)
+    assert eventually(lambda: sorted(reported) == names)
 
 
 def test_a_known_rank_on_an_unknown_connection_is_asked_for_its_hello(notebook: Notebook, ranks: FakeRanks) -> None:

@@ -83,6 +83,8 @@ class Lifeline:
         """The last connection on which each rank sent a message without a hello, and was asked for a hello."""
         self._ended_at: dict[bytes, float] = {}
         """By rank, the `time.monotonic` at which its connection ended, until it reconnects or is reported as gone."""
+        self._some_may_be_gone = False
+        """Whether connections may have ended that are not reported yet."""
         self._outbox: deque[tuple[list[Any], int | None]] = deque()
         """Messages to send, each with the number of its question, or None."""
         self._wake_read, self._wake_write = os.pipe()
@@ -208,8 +210,10 @@ class Lifeline:
         self._send_acknowledged(time.monotonic())
         if any(socket in ready for socket in self._connections.sockets):
             self._connections.update()
+            self._some_may_be_gone = True
         all_read = self._receive_all()
-        self._report_gone(all_read, time.monotonic())
+        if self._some_may_be_gone:
+            self._report_gone(all_read, time.monotonic())
         self._look(time.monotonic())
         for transfers in self._transfers.values():
             transfers.drop_unwanted()
@@ -322,6 +326,7 @@ class Lifeline:
             self._greeted[identity], self._routes[identity] = connection, route
             self._connected.add(identity)
             self._ended_at.pop(identity, None)
+            self._some_may_be_gone = True  # the connection may have ended before its hello was read
         elif self._greeted.get(identity) != connection:
             self._ask_for_hello(route, identity, connection)
             return
@@ -369,3 +374,4 @@ class Lifeline:
                 self._ended_at.pop(identity, None)
                 self._lost(identity)
                 self._on_gone(identity.decode())
+        self._some_may_be_gone = not all_read
