@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+import msgspec
 import pytest
 import zmq
 
@@ -301,6 +302,30 @@ def test_a_cell_for_several_ranks_wakes_the_thread_once(
         (0, ("x", "y")),
     ]
     assert len(wakes) == 1
+
+
+def test_a_cell_is_encoded_once_for_ranks_that_get_the_same_message(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "b", "c", "d"]
+    connected(notebook, ranks, names)
+    encoded = list[msgspec.Struct]()
+
+    def noted(message: msgspec.Struct) -> bytes:
+        encoded.append(message)
+        return encode(message)
+
+    monkeypatch.setattr(head_end, "encode", noted)
+    before = {"a": Before(), "b": Before(2, ["x"]), "c": Before(), "d": Before(2, ["x"])}
+    notebook.lifeline.execute("pass", CellRequest(number=7, count=3, options=CellOptions()), before)
+    sent = [ranks.receive(uuid) for uuid in names]
+    assert [(each.cell["comms"], each.after) for each in sent if isinstance(each, RunCell)] == [
+        (0, ()),
+        (2, ("x",)),
+        (0, ()),
+        (2, ("x",)),
+    ]
+    assert len([each for each in encoded if isinstance(each, RunCell)]) == 2
 
 
 def test_what_the_thread_itself_sends_does_not_wake_it(

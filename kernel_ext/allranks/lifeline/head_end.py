@@ -133,10 +133,15 @@ class Lifeline:
     def execute(self, code: str, cell: CellRequest, ranks: Mapping[str, Before]) -> None:
         """Send a cell to `ranks`, given by uuid, and again to a rank for which it gets lost."""
         sent = to_builtins(structs.replace(cell, sender=self._sender))
-        for uuid, before in ranks.items():
-            request = RunCell(code, {**sent, "comms": before.comms}, tuple(before.after))
+        messages: dict[Before, tuple[RunCell, bytes]] = {}
+        for uuid, each in ranks.items():
+            before = Before(each.comms, tuple(each.after))
+            if before not in messages:
+                request = RunCell(code, {**sent, "comms": before.comms}, before.after)
+                messages[before] = request, encode(request)
+            request, message = messages[before]
             self._deliveries.add(uuid, cell.number, request)
-            self._queue(uuid, request)
+            self._queue(uuid, request, (), None, message)
         self._wake()
 
     def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
@@ -167,8 +172,16 @@ class Lifeline:
         self._queue(uuid, request, buffers, question)
         self._wake()
 
-    def _queue(self, uuid: str, request: Request, buffers: Sequence[Buffer] = (), question: int | None = None) -> None:
-        self._outbox.append(([uuid.encode(), encode(request), *buffers], question))
+    def _queue(
+        self,
+        uuid: str,
+        request: Request,
+        buffers: Sequence[Buffer] = (),
+        question: int | None = None,
+        encoded: bytes | None = None,
+    ) -> None:
+        """Queue a request; `encoded` is its message, if that is known."""
+        self._outbox.append(([uuid.encode(), encode(request) if encoded is None else encoded, *buffers], question))
 
     def close(self, *, deliver: bool = False) -> None:
         """Stop listening; open questions fail with ConnectionError.
