@@ -122,9 +122,9 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest
         host.follow(lambda _event: None)
         for _ in range(2):
             with pytest.raises(CannotStart, match="mac1 did not report free ports"):
-                host.ports(1)
+                host.ask_ports(1)()
         monkeypatch.setattr(host_end, "ANSWER_WITHIN", 60.0)
-        assert host.ports(1) == [3333]
+        assert host.ask_ports(1)() == [3333]
         writer.close()
         host.wait_end()
 

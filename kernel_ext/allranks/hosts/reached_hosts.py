@@ -67,9 +67,9 @@ class Hosts:
         """The notebook's end of the host process named `name`."""
         return self.here if name == self.here.name else self.others[name]
 
-    def ports(self, host: Host, count: int) -> list[int]:
-        """Return `count` free TCP ports of `host`. Raises CannotStart if it does not answer."""
-        return self.end_of(host).ports(count)
+    def ask_ports(self, host: Host, count: int) -> Callable[[], list[int]]:
+        """Ask `host` for free TCP ports (see `HostEnd.ask_ports`)."""
+        return self.end_of(host).ask_ports(count)
 
     # Reaching hosts.
 
