@@ -43,6 +43,8 @@ class Hosts:
         """This machine."""
         self.others: dict[str, RemoteHost | JoinedHost] = {}
         """The other hosts, by name."""
+        self.others_fork = True
+        """Whether hosts import the ranks' modules as they are reached: False if `mpirun` will start their ranks."""
         self.listener = listener
         """Accepts ranks started by a scheduler or by ipyparallel's engines; None if the cluster uses neither."""
         self.networks: list[dict[str, str]] = []
@@ -101,6 +103,7 @@ class Hosts:
             engine_info=self.here.engine_info,
             lifeline_url=self.here.lifeline_url,
             on_event=self._on_event,
+            forks=self.others_fork,
         )
         self.others.update({end.name: end for end in ends})
 
