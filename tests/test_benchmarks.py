@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ import pytest
 
 from allranks.messages.events import Memory
 from allranks.rank.metrics.meters import MeterReading, Meters
-from benchmarks import away, overhead
+from benchmarks import away, idle, overhead
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks._figures import compared, keep
 from benchmarks._processes import MARK, carrying
@@ -124,6 +125,16 @@ def test_what_a_rank_complains_of_during_overhead_is_an_error() -> None:
     cluster = SimpleNamespace(run=lambda _code: result("Traceback"))
     with pytest.raises(AssertionError, match="Traceback"):
         overhead.run(cluster, "pass")
+
+
+def test_processor_time_is_counted_in_ns_where_the_system_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    process: Any = SimpleNamespace(pid=7, cpu_times=lambda: SimpleNamespace(user=1.25, system=0.5))
+    threads = {"1": "2000000 30 4\n", "2": "500000 1 1\n"}
+    files = [SimpleNamespace(read_text=partial(str, text)) for text in threads.values()]
+    monkeypatch.setattr(Path, "glob", lambda path, _: files if str(path) == "/proc/7/task" else [])
+    assert idle._cpu_seconds(process) == 0.0025
+    files.clear()
+    assert idle._cpu_seconds(process) == 1.75
 
 
 def test_a_ratio_is_of_medians_and_a_missed_bar_is_called_so() -> None:
