@@ -74,7 +74,7 @@ def _watch(
             Row("processes", "", [len(ours)], [len(theirs)], PLAIN, Bar("at most", PROCESSES, "ours")),
             Row("memory, PSS", "bytes", [_pss(ours)], [_pss(theirs)], PLAIN),
             Row("memory, RSS", "bytes", [_rss(ours)], [_rss(theirs)], PLAIN),
-            Row("CPU of the busiest rank", core, busiest[0], busiest[1], PLAIN, Bar("at most", 1.0, "ours")),
+            Row("CPU of the busiest rank", core, busiest[0], busiest[1], PLAIN, Bar("at most", 0.1, "ours")),
             Row("CPU of all other processes", core, rest[0], rest[1], PLAIN),
         ],
         [
