@@ -126,6 +126,11 @@ def test_pending_tasks_are_looked_for_once_in_a_tick(
     cell: RunningCell, reporter: Reporter, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = list[int]()
-    monkeypatch.setattr(cell, "left_tasks", lambda: looks.append(1) or True)
+
+    def left_tasks() -> bool:
+        looks.append(1)
+        return True
+
+    monkeypatch.setattr(cell, "left_tasks", left_tasks)
     reporter.tick(1000.0)
     assert len(sent) == 1 and sent[0].tasks and len(looks) == 1

@@ -165,7 +165,7 @@ class HostEnd:
 
         Returns a function that waits for them. It raises CannotStart if the host does not answer.
         """
-        wait = (lambda: None) if self.away else self._ask(Ports(count))
+        wait: Callable[[], HostAnswer | None] = (lambda: None) if self.away else self._ask(Ports(count))
         return lambda: self._reported_ports(wait())
 
     def _reported_ports(self, answer: HostAnswer | None) -> list[int]:
