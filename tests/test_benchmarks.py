@@ -19,7 +19,7 @@ import pytest
 
 from allranks.messages.events import Memory
 from allranks.rank.metrics.meters import MeterReading, Meters
-from benchmarks import away, idle, overhead
+from benchmarks import away, hosts16, idle, overhead
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks._figures import compared, keep
 from benchmarks._processes import MARK, carrying
@@ -135,6 +135,15 @@ def test_processor_time_is_counted_in_ns_where_the_system_does(monkeypatch: pyte
     assert idle._cpu_seconds(process) == 0.0025
     files.clear()
     assert idle._cpu_seconds(process) == 1.75
+
+
+def test_what_each_further_rank_costs_is_the_slope_through_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts16, "missing", lambda: "no sshd")
+    monkeypatch.setattr(hosts16, "_sample", lambda size, _cells, _names: (size / 1000, (3 + 0.2 * size) / 1000))
+    table = hosts16.measure(2)
+    slope, p50 = table.rows[-1], next(row for row in table.rows if row.what == "`pass` on 16 local ranks, p50")
+    assert slope.ours == pytest.approx([0.2, 0.2]) and slope.met and p50.ours == [0.016, 0.016] and p50.met
+    assert table.notes == ["Local ranks in place of hosts: no sshd."]
 
 
 def test_a_ratio_is_of_medians_and_a_missed_bar_is_called_so() -> None:
