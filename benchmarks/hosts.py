@@ -38,7 +38,7 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
             _round(backend, hosts)  # reads the packages from disk
             samples = [_round(backend, hosts) for _ in range(rounds)]
             ours, theirs, logins = ([sample[each] for sample in samples] for each in range(3))
-            bar = Bar("at most", 2.5) if backend == "ring" else None
+            bar = Bar("at most", 2.0) if backend == "ring" else None
             table.rows.append(Row(backend, "s", ours, theirs, "as many ranks here", bar))
             limit = Bar("at most", MOST_LOGINS, "ours")
             table.rows.append(Row(f"{backend}, logins to a host", "", logins, bar=limit))

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import away
+from allranks.messages.events import Memory
+from allranks.rank.metrics.meters import MeterReading, Meters
+from benchmarks import away, hosts16, idle, overhead
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks._figures import compared, keep
 from benchmarks._processes import MARK, carrying
@@ -99,6 +102,48 @@ def test_an_unknown_benchmark_is_named() -> None:
     assert known.startswith("start, cell, ") and known.endswith(", odd-hosts")
     assert f"there is no benchmark 'swim' ({known})" in process.communicate()[1]
     assert process.returncode == 2
+
+
+def test_ranks_without_meters_report_the_same_reading_each_time() -> None:
+    meters = Meters()
+    ns: dict[str, Any] = {"meters_for_benchmark": meters}
+    exec(overhead.CONSTANT + overhead.OFF, ns)
+    reading: Any = meters.read()
+    assert isinstance(reading, MeterReading) and reading.memory == Memory()
+    assert meters.read() is reading
+    exec(overhead.ON, ns)
+    assert meters.read().memory.rss
+
+
+def test_what_a_rank_complains_of_during_overhead_is_an_error() -> None:
+    def result(stderr: str) -> Any:
+        ended = {0: SimpleNamespace(stderr=""), 1: SimpleNamespace(stderr=stderr)}
+        return SimpleNamespace(check=lambda: ended)
+
+    cluster = SimpleNamespace(run=lambda _code: result(""))
+    assert overhead.run(cluster, "pass")
+    cluster = SimpleNamespace(run=lambda _code: result("Traceback"))
+    with pytest.raises(AssertionError, match="Traceback"):
+        overhead.run(cluster, "pass")
+
+
+def test_processor_time_is_counted_in_ns_where_the_system_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    process: Any = SimpleNamespace(pid=7, cpu_times=lambda: SimpleNamespace(user=1.25, system=0.5))
+    threads = {"1": "2000000 30 4\n", "2": "500000 1 1\n"}
+    files = [SimpleNamespace(read_text=partial(str, text)) for text in threads.values()]
+    monkeypatch.setattr(Path, "glob", lambda path, _: files if str(path) == "/proc/7/task" else [])
+    assert idle._cpu_seconds(process) == 0.0025
+    files.clear()
+    assert idle._cpu_seconds(process) == 1.75
+
+
+def test_what_each_further_rank_costs_is_the_slope_through_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts16, "missing", lambda: "no sshd")
+    monkeypatch.setattr(hosts16, "_sample", lambda size, _cells, _names: (size / 1000, (3 + 0.2 * size) / 1000))
+    table = hosts16.measure(2)
+    slope, p50 = table.rows[-1], next(row for row in table.rows if row.what == "`pass` on 16 local ranks, p50")
+    assert slope.ours == pytest.approx([0.2, 0.2]) and slope.met and p50.ours == [0.016, 0.016] and p50.met
+    assert table.notes == ["Local ranks in place of hosts: no sshd."]
 
 
 def test_a_ratio_is_of_medians_and_a_missed_bar_is_called_so() -> None:

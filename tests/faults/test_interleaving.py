@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from typing import Any
@@ -14,7 +15,8 @@ from tests.waiting import WITHIN, idle
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 4
+SEEDS = int(os.environ.get("ALLRANKS_INTERLEAVINGS", "4"))
+"""Number of random interleavings."""
 STEPS = 12
 """Things that each thread does."""
 

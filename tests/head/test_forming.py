@@ -98,3 +98,21 @@ def test_a_network_in_which_a_pair_was_not_tried_is_not_taken_for_faster() -> No
     one_pair: Tried = {("a", "b"): HostTried("", 90.0)}
     cut: Tried = all_pairs | {("b", "c"): HostTried("no answer within 3 s")}
     assert _rates([all_pairs, one_pair, cut, {}], 2) == [3.0, 0.0, 0.0, 0.0]
+
+
+def test_all_hosts_are_asked_for_ports_before_the_first_is_waited_for() -> None:
+    hosts, did = [Host("a"), Host("b"), Host("a")], list[str]()
+
+    def ask(host: Host, count: int) -> Callable[[], list[int]]:
+        did.append(f"ask {host.name}")
+
+        def wait() -> list[int]:
+            did.append(f"wait {host.name}")
+            return list(range(5000, 5000 + count))
+
+        return wait
+
+    placed = forming.place(hosts, get_backend("ring"), 1, ask)
+    assert did == ["ask a", "ask b", "wait a", "wait b"]
+    assert [(each.rank, each.local_rank) for each in placed] == [(0, 0), (1, 0), (2, 1)]
+    assert not set(placed[0].ports) & set(placed[2].ports)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+from contextlib import suppress
 from typing import Any
 
 from allranks.head.state.cell_updates import CellUpdates
@@ -70,8 +72,9 @@ def done(cell: int = CELL, seq: int = 9, **fields: Any) -> Done:
 
 def came(updates: CellUpdates) -> list[tuple[int, Any]]:
     found = []
-    while not updates.empty():
-        update = updates.get_nowait()
-        assert update is not None
-        found.append((update.rank, update.event))
+    with suppress(queue.Empty):
+        while True:
+            update = updates.get_nowait()
+            assert update is not None
+            found.append((update.rank, update.event))
     return found

@@ -85,7 +85,7 @@ def ours(backend: str, hostfile: Path, *, connections: int = 1) -> Seen:
     """What our ranks are given for the same hostfile, ports counted up as mlx.launch does."""
     runtime, hosts = BACKENDS[backend], hosts_of(None, None, hostfile, 1)[0]
     ports = itertools.count(FIRST_PORT)
-    placements = place(hosts, runtime, connections, lambda _host, count: list(itertools.islice(ports, count)))
+    placements = place(hosts, runtime, connections, lambda _host, count: lambda: list(itertools.islice(ports, count)))
     plan = runtime.plan(placements, connections=connections)
     return [as_seen(runtime.wiring(plan, rank)) for rank in range(plan.size)]
 

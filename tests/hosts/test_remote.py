@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +18,8 @@ from allranks.errors import CannotStart
 from allranks.hosts import host_end
 from allranks.hosts.host_end import PipedHost
 from allranks.hosts.ssh import differences, login, ssh_failures
-from allranks.messages.host_messages import HostAnswer, read_order, to_line
+from allranks.hosts.ssh.remote import RemoteHost
+from allranks.messages.host_messages import Greeting, HostAnswer, Prepare, read_order, to_line
 from tests.needs import need, need_tool
 
 PYTHON = "/opt/env/bin/python"
@@ -122,11 +124,23 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next(monkeypatch: pytest
         host.follow(lambda _event: None)
         for _ in range(2):
             with pytest.raises(CannotStart, match="mac1 did not report free ports"):
-                host.ports(1)
+                host.ask_ports(1)()
         monkeypatch.setattr(host_end, "ANSWER_WITHIN", 60.0)
-        assert host.ports(1) == [3333]
+        assert host.ask_ports(1)() == [3333]
         writer.close()
         host.wait_end()
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_host_imports_for_ranks_only_if_it_will_start_them(forks: bool) -> None:
+    orders, begun = list[Any](), SimpleNamespace(greeted=False, runs=False)
+    connection = SimpleNamespace(
+        login=begun, heard=lambda _event: None, order=lambda order, _number: orders.append(order)
+    )
+    host: Any = RemoteHost.__new__(RemoteHost)
+    host._connection, host._changed, host._forks = connection, threading.Condition(), forks
+    host._hear(Greeting(10, 9))
+    assert [(type(order), order.forks) for order in orders] == [(Prepare, forks)]
 
 
 @pytest.mark.parametrize(

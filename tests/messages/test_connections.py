@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+import msgspec
 import pytest
 import zmq
 
 from allranks.lifeline import head_end
+from allranks.lifeline.connections import Connection
 from allranks.lifeline.delivery import Before
 from allranks.lifeline.head_end import Lifeline
 from allranks.messages.cell_options import CellOptions, CellRequest
@@ -187,6 +189,52 @@ def test_what_still_comes_by_a_connection_that_was_replaced_is_dropped(notebook:
     assert notebook.has(2, names)
 
 
+def test_messages_are_handled_without_a_look_at_each_connection(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks.connect("rank")
+    connections, looks = notebook.lifeline._connections, list[Connection]()
+    is_open = connections.is_open
+
+    def noted(connection: Connection) -> bool:
+        looks.append(connection)
+        return is_open(connection)
+
+    monkeypatch.setattr(connections, "is_open", noted)
+    for number in range(10):
+        ranks.send("rank", State(entered=number))
+        assert notebook.has(number, ["rank"])
+    looks.clear()
+    for number in range(10, 20):
+        ranks.send("rank", State(entered=number))
+        assert notebook.has(number, ["rank"])
+    assert not looks
+    ranks.drop("rank")
+    assert eventually(lambda: "rank" not in notebook.connected)
+
+
+def test_all_ranks_that_are_gone_are_reported_even_if_one_report_fails(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["rank-0", "rank-1", "rank-2"]
+    for uuid in names:
+        ranks.connect(uuid)
+        ranks.send(uuid, State(entered=1))
+    assert notebook.has(1, names)
+    reported, on_gone = list[str](), notebook.lifeline._on_gone
+
+    def fails_at_first(uuid: str) -> None:
+        reported.append(uuid)
+        on_gone(uuid)
+        if len(reported) == 1:
+            raise ValueError(uuid)
+
+    monkeypatch.setattr(notebook.lifeline, "_on_gone", fails_at_first)
+    for uuid in names:
+        ranks.drop(uuid)
+    assert eventually(lambda: sorted(reported) == names)
+
+
 def test_a_known_rank_on_an_unknown_connection_is_asked_for_its_hello(notebook: Notebook, ranks: FakeRanks) -> None:
     ranks.connect("rank")
     ranks.send("rank", State(entered=1))
@@ -254,6 +302,30 @@ def test_a_cell_for_several_ranks_wakes_the_thread_once(
         (0, ("x", "y")),
     ]
     assert len(wakes) == 1
+
+
+def test_a_cell_is_encoded_once_for_ranks_that_get_the_same_message(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "b", "c", "d"]
+    connected(notebook, ranks, names)
+    encoded = list[msgspec.Struct]()
+
+    def noted(message: msgspec.Struct) -> bytes:
+        encoded.append(message)
+        return encode(message)
+
+    monkeypatch.setattr(head_end, "encode", noted)
+    before = {"a": Before(), "b": Before(2, ["x"]), "c": Before(), "d": Before(2, ["x"])}
+    notebook.lifeline.execute("pass", CellRequest(number=7, count=3, options=CellOptions()), before)
+    sent = [ranks.receive(uuid) for uuid in names]
+    assert [(each.cell["comms"], each.after) for each in sent if isinstance(each, RunCell)] == [
+        (0, ()),
+        (2, ("x",)),
+        (0, ()),
+        (2, ("x",)),
+    ]
+    assert len([each for each in encoded if isinstance(each, RunCell)]) == 2
 
 
 def test_what_the_thread_itself_sends_does_not_wake_it(

@@ -62,3 +62,15 @@ def test_arrays_are_noted_in_containers_too_but_not_the_text_of_the_cells() -> N
     names = names_of({"a": alone, "held": {"x": [held]}, "In": history, "_ih": history})
     names.begin()
     assert {id(alone), id(held)} == names._arrays.keys()
+
+
+def test_an_array_made_by_the_cell_and_changed_in_place_counts_as_made_by_it() -> None:
+    """Before a collective that is then aborted, as in ``total = mx.zeros(1)`` and ``total += all_sum(...)``."""
+    before = mx.ones(1) + 1
+    user_ns: dict[str, Any] = {"before": before}
+    names = names_of(user_ns)
+    names.begin()
+    made = user_ns["total"] = user_ns["held"] = mx.zeros(1)
+    made += mx.ones(1)
+    made[0] = before[0]
+    assert made is user_ns["total"] and [id(each) for each in names._made_and_left(user_ns)] == [id(made)] * 2

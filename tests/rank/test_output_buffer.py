@@ -299,7 +299,8 @@ def interrupted_after(lines: int) -> Iterator[None]:
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
         code = frame.f_code
-        left -= event == "line" and code.co_filename == output_buffer.__file__ and code.co_name != "write"
+        ours = code.co_filename == output_buffer.__file__ and code.co_name not in ("write", "settle")
+        left -= event == "line" and ours
         if not left:
             raise KeyboardInterrupt
         return trace

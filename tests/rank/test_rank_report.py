@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allranks.messages.events import State
-from allranks.rank.agent.rank_report import EVERY_IDLE, EVERY_RUNNING, Reporter
+from allranks.rank.agent.rank_report import EVERY_IDLE, EVERY_RUNNING, METER_EVERY_IDLE, Reporter
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.main_thread_calls import MainThread
 from allranks.rank.main_thread.running_cell import RunningCell
@@ -45,7 +45,7 @@ def test_a_cell_is_reported_once_it_has_run_for_a_while(cell: RunningCell, repor
     assert reporter.tick(begun) == pytest.approx(EVERY_RUNNING) and not sent
     assert reporter.tick(begun + EVERY_RUNNING) == pytest.approx(EVERY_RUNNING)
     assert [each.running for each in sent] == [True]
-    reporter.tick(begun + 2.1 * EVERY_RUNNING)  # twice is rounded down for some times
+    reporter.tick(begun + 2.1 * EVERY_RUNNING)  # rounding: not exactly 2
     assert [each.running for each in sent] == [True, True]
 
 
@@ -69,3 +69,68 @@ def test_a_new_notebook_gets_a_report_at_once_of_an_idle_rank(reporter: Reporter
     reporter.report_soon()
     reporter.tick(1000.0)
     assert len(sent) == 2
+
+
+class Readings:
+    """Counts the readings of the meters of a rank that uses as much processor time as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken, self.used, read = 0, 0.0, Meters.read
+
+        def counted(meters: Meters) -> Any:
+            self.taken += 1
+            return read(meters)
+
+        monkeypatch.setattr(Meters, "read", counted)
+        monkeypatch.setattr(Meters, "used", lambda _: self.used)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
+    return Readings(monkeypatch)
+
+
+def test_the_meters_of_a_rank_that_does_nothing_are_seldom_read(
+    reporter: Reporter, sent: Sent, readings: Readings
+) -> None:
+    reporter.tick(1000.0 - EVERY_IDLE)  # with the rates of what it did before
+    reports = int(METER_EVERY_IDLE / EVERY_IDLE)
+    for number in range(reports):
+        reporter.tick(1000.0 + number * EVERY_IDLE)
+    assert len(sent) == 1 + reports and readings.taken == 2
+    reporter.tick(1000.0 + METER_EVERY_IDLE)
+    assert readings.taken == 3
+
+
+def test_the_meters_are_read_twice_after_a_cell_and_after_other_work(
+    cell: RunningCell, reporter: Reporter, readings: Readings
+) -> None:
+    reports = iter(range(1000, 2000))
+
+    def taken_in_reports(count: int) -> int:
+        before = readings.taken
+        for _ in range(count):
+            reporter.tick(next(reports) * EVERY_IDLE)
+        return readings.taken - before
+
+    assert taken_in_reports(3) == 2
+    cell.number += 1  # a short one: no report came while it ran
+    assert taken_in_reports(3) == 2
+    readings.used = 1.0
+    assert taken_in_reports(3) == 3
+    readings.used = 0.0
+    assert taken_in_reports(3) == 2
+
+
+def test_pending_tasks_are_looked_for_once_in_a_tick(
+    cell: RunningCell, reporter: Reporter, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[int]()
+
+    def left_tasks() -> bool:
+        looks.append(1)
+        return True
+
+    monkeypatch.setattr(cell, "left_tasks", left_tasks)
+    reporter.tick(1000.0)
+    assert len(sent) == 1 and sent[0].tasks and len(looks) == 1

@@ -142,7 +142,7 @@ class Cell:
         """Number of the last logged value that is already drawn, or that was logged before this cell."""
         self._started = time.monotonic()
         self._look_at = self._started + LOOK_EVERY
-        self._events: CellUpdates = queue.SimpleQueue()
+        self._events = CellUpdates()
         self._pressed = Stop()
         self.result: CellResult | None = None
         self.followed = False

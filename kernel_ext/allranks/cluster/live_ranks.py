@@ -222,14 +222,17 @@ class LiveRanks:
 
         Raises NoCluster, WorldBroken, Busy, CellInterrupted, and CannotStart if the world cannot be re-formed.
         """
-        self._refuse_if_busy(self.whole(), chosen)
+        ranks = self.whole()
+        self._refuse_if_busy(ranks, chosen)
+        if self.ranks is ranks and state_of(ranks.monitor) == "whole":
+            return ranks
         return self.whole()  # a cell that was waited for may have broken the world
 
     def _refuse_if_busy(self, ranks: Ranks, chosen: Sequence[int], in_steps: bool = False) -> None:
         """Raise Busy if some of the `chosen` ranks run a cell; with `in_steps`, only for cells without steps."""
         # Ranks that enter collectives they had missed, to unblock others, are done with it in a moment.
-        monitor = ranks.monitor
-        monitor.wait(lambda: not any(rank.replaying for rank in monitor.ranks if rank.rank in chosen), REPLAY_WITHIN)
+        monitor, wanted = ranks.monitor, set(chosen)
+        monitor.wait(lambda: not any(rank.replaying and rank.rank in wanted for rank in monitor.ranks), REPLAY_WITHIN)
         self._await_stopped(monitor, chosen, in_steps)
         if busy := _busy(monitor, chosen, in_steps):
             snapshot = ranks.monitor.snapshot()

@@ -59,6 +59,7 @@ class StartAndEnd:
             try:
                 with undisturbed():  # nothing could end a half-made `Ranks`
                     ranks = Ranks(self._live.settings, comms=ProxiedComms(), forks=self._forks_here())
+                    ranks.reached.others_fork = self._engines_fork
                     self._live.take(ranks)
                 if self._live.settings.options.joins:
                     self._gather(ranks, progress)
@@ -140,8 +141,12 @@ class StartAndEnd:
 
     def _forks_here(self) -> bool:
         """Whether this machine's host process will start ranks, as far as is known before other hosts are reached."""
-        engines = self._live.backend == "auto" or get_backend(self._live.backend).launcher == "engines"
-        return engines and any(host.local for host in self._live.hosts)
+        return self._engines_fork and any(host.local for host in self._live.hosts)
+
+    @property
+    def _engines_fork(self) -> bool:
+        """Whether host processes, not `mpirun`, will start the ranks, as far as is known before hosts are reached."""
+        return self._live.backend == "auto" or get_backend(self._live.backend).launcher == "engines"
 
     def _choose_backend(self, ranks: Ranks) -> None:
         sites = ranks.sites(self._live.hosts)

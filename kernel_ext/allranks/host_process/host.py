@@ -251,8 +251,9 @@ class HostProcess:
             from allranks.rank.process.import_engine import import_engine
 
             import_engine()
-            gc.collect()
-            gc.freeze()  # otherwise the first collection in each rank would copy all these pages
+            # Otherwise the first collection in each rank would copy all these pages. No collection before it: it would
+            # look at each object of the imports, while the ranks wait, for the little garbage that they leave.
+            gc.freeze()
             self._imported = True
 
     def _keep(self, order: Keep) -> None:

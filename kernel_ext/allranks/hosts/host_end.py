@@ -160,9 +160,15 @@ class HostEnd:
     def signal(self, pid: int, number: int) -> None:
         self._order(Signal(pid, number))
 
-    def ports(self, count: int) -> list[int]:
-        """Return `count` free TCP ports of the host. Raises CannotStart if it does not answer."""
-        answer = self._answer(Ports(count))
+    def ask_ports(self, count: int) -> Callable[[], list[int]]:
+        """Ask the host for `count` free TCP ports.
+
+        Returns a function that waits for them. It raises CannotStart if the host does not answer.
+        """
+        wait: Callable[[], HostAnswer | None] = (lambda: None) if self.away else self._ask(Ports(count))
+        return lambda: self._reported_ports(wait())
+
+    def _reported_ports(self, answer: HostAnswer | None) -> list[int]:
         if answer is None:
             if not self.alive:
                 raise CannotStart(

@@ -9,8 +9,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,9 +103,9 @@ class LocalHost(PipedHost):
         host.engine_info, host.process = engine_info, process
         return host
 
-    def ports(self, count: int) -> list[int]:
-        """See `HostEnd.ports`."""
-        return free_ports(count)
+    def ask_ports(self, count: int) -> Callable[[], list[int]]:
+        """See `HostEnd.ask_ports`."""
+        return partial(free_ports, count)
 
     def wait_ended(self, pid: int, within: float) -> bool:
         """See `HostEnd.wait_ended`."""

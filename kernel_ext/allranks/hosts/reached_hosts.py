@@ -43,6 +43,8 @@ class Hosts:
         """This machine."""
         self.others: dict[str, RemoteHost | JoinedHost] = {}
         """The other hosts, by name."""
+        self.others_fork = True
+        """Whether hosts import the ranks' modules as they are reached: False if `mpirun` will start their ranks."""
         self.listener = listener
         """Accepts ranks started by a scheduler or by ipyparallel's engines; None if the cluster uses neither."""
         self.networks: list[dict[str, str]] = []
@@ -67,9 +69,9 @@ class Hosts:
         """The notebook's end of the host process named `name`."""
         return self.here if name == self.here.name else self.others[name]
 
-    def ports(self, host: Host, count: int) -> list[int]:
-        """Return `count` free TCP ports of `host`. Raises CannotStart if it does not answer."""
-        return self.end_of(host).ports(count)
+    def ask_ports(self, host: Host, count: int) -> Callable[[], list[int]]:
+        """Ask `host` for free TCP ports (see `HostEnd.ask_ports`)."""
+        return self.end_of(host).ask_ports(count)
 
     # Reaching hosts.
 
@@ -101,6 +103,7 @@ class Hosts:
             engine_info=self.here.engine_info,
             lifeline_url=self.here.lifeline_url,
             on_event=self._on_event,
+            forks=self.others_fork,
         )
         self.others.update({end.name: end for end in ends})
 

@@ -83,6 +83,8 @@ class Lifeline:
         """The last connection on which each rank sent a message without a hello, and was asked for a hello."""
         self._ended_at: dict[bytes, float] = {}
         """By rank, the `time.monotonic` at which its connection ended, until it reconnects or is reported as gone."""
+        self._some_may_be_gone = False
+        """Whether connections may have ended that are not reported yet."""
         self._outbox: deque[tuple[list[Any], int | None]] = deque()
         """Messages to send, each with the number of its question, or None."""
         self._wake_read, self._wake_write = os.pipe()
@@ -131,10 +133,15 @@ class Lifeline:
     def execute(self, code: str, cell: CellRequest, ranks: Mapping[str, Before]) -> None:
         """Send a cell to `ranks`, given by uuid, and again to a rank for which it gets lost."""
         sent = to_builtins(structs.replace(cell, sender=self._sender))
-        for uuid, before in ranks.items():
-            request = RunCell(code, {**sent, "comms": before.comms}, tuple(before.after))
+        messages: dict[Before, tuple[RunCell, bytes]] = {}
+        for uuid, each in ranks.items():
+            before = Before(each.comms, tuple(each.after))
+            if before not in messages:
+                request = RunCell(code, {**sent, "comms": before.comms}, before.after)
+                messages[before] = request, encode(request)
+            request, message = messages[before]
             self._deliveries.add(uuid, cell.number, request)
-            self._queue(uuid, request)
+            self._queue(uuid, request, (), None, message)
         self._wake()
 
     def tell(self, uuid: str, request: Request, buffers: Sequence[Buffer] = ()) -> None:
@@ -165,8 +172,16 @@ class Lifeline:
         self._queue(uuid, request, buffers, question)
         self._wake()
 
-    def _queue(self, uuid: str, request: Request, buffers: Sequence[Buffer] = (), question: int | None = None) -> None:
-        self._outbox.append(([uuid.encode(), encode(request), *buffers], question))
+    def _queue(
+        self,
+        uuid: str,
+        request: Request,
+        buffers: Sequence[Buffer] = (),
+        question: int | None = None,
+        encoded: bytes | None = None,
+    ) -> None:
+        """Queue a request; `encoded` is its message, if that is known."""
+        self._outbox.append(([uuid.encode(), encode(request) if encoded is None else encoded, *buffers], question))
 
     def close(self, *, deliver: bool = False) -> None:
         """Stop listening; open questions fail with ConnectionError.
@@ -208,8 +223,10 @@ class Lifeline:
         self._send_acknowledged(time.monotonic())
         if any(socket in ready for socket in self._connections.sockets):
             self._connections.update()
+            self._some_may_be_gone = True
         all_read = self._receive_all()
-        self._report_gone(all_read, time.monotonic())
+        if self._some_may_be_gone:
+            self._report_gone(all_read, time.monotonic())
         self._look(time.monotonic())
         for transfers in self._transfers.values():
             transfers.drop_unwanted()
@@ -322,6 +339,7 @@ class Lifeline:
             self._greeted[identity], self._routes[identity] = connection, route
             self._connected.add(identity)
             self._ended_at.pop(identity, None)
+            self._some_may_be_gone = True  # the connection may have ended before its hello was read
         elif self._greeted.get(identity) != connection:
             self._ask_for_hello(route, identity, connection)
             return
@@ -369,3 +387,4 @@ class Lifeline:
                 self._ended_at.pop(identity, None)
                 self._lost(identity)
                 self._on_gone(identity.decode())
+        self._some_may_be_gone = not all_read

@@ -42,9 +42,9 @@ class Stop:
         self._wake: CellUpdates | None = None
 
     def press(self, wake: CellUpdates) -> None:
-        """Act as if the user had pressed stop, and put None into `wake`."""
+        """Act as if the user had pressed stop, and wake the thread that follows the cell."""
         self.pressed = True
-        wake.put(None)
+        wake.wake()
 
     def raise_if_pressed(self) -> None:
         """Raise KeyboardInterrupt if stop was pressed, and clear the press."""
@@ -54,7 +54,7 @@ class Stop:
 
     @contextmanager
     def noted(self, wake: CellUpdates | None = None) -> Iterator[None]:
-        """Within the context, only note SIGINT, and put None into `wake`.
+        """Within the context, only note SIGINT, and wake the thread that follows the cell.
 
         No effect outside the main thread, if another handler is installed, or if another `Stop` without `around` notes
         the signal already.
@@ -93,7 +93,7 @@ class Stop:
                 self._again = threading.Thread(target=self._send_again, args=(threading.get_ident(),), daemon=True)
                 self._again.start()
         if self._wake is not None:
-            self._wake.put(None)  # SimpleQueue.put is safe in signal handlers
+            self._wake.wake()
 
     def _send_again(self, thread: int) -> None:
         while not self._over.wait(AGAIN_AFTER):

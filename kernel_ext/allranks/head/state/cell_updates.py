@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import queue
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from allranks.messages.events import Event, Item
 from allranks.messages.wire import Buffer
+
+LATER = 0.05
+"""Maximum seconds for which an uneventful end of a rank waits."""
+SHORT = 1.0
+"""Seconds from the beginning of a cell in which ends wait, and its thread looks every `LATER` seconds for them."""
 
 
 @dataclass(frozen=True)
@@ -29,5 +35,62 @@ class CellUpdate:
     """The output in an `Output` or `Done`, as `Fold` takes it; empty for other events."""
 
 
-CellUpdates: TypeAlias = "queue.SimpleQueue[CellUpdate | None]"
-"""The updates on one cell, in order; None wakes the thread that waits for more."""
+class CellUpdates:
+    """The updates on one cell, in order for each rank, from the monitor to the thread that follows the cell.
+
+    Waking that thread once for each rank costs more than what a short cell does on a rank. So the uneventful ends of
+    its first ranks can wait (`put_later`): until anything else comes for the cell, or for `LATER` seconds.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[CellUpdate | None] = queue.SimpleQueue()
+        self._later: deque[CellUpdate] = deque()
+        """Updates that wait; each is the last one of its rank."""
+        self._short_until = time.monotonic() + SHORT
+        self._has_output = False
+
+    def put(self, update: CellUpdate) -> None:
+        """Pass an update on at once, after those that wait."""
+        self._has_output = self._has_output or bool(update.items)
+        self._flush()
+        self._queue.put(update)
+
+    def put_later(self, update: CellUpdate) -> None:
+        """Pass on the last update of a rank within `LATER` seconds.
+
+        At once if the cell has run for long, or has output: other ranks' output may wait for the end of this rank.
+        """
+        if self._has_output or time.monotonic() > self._short_until - LATER:
+            self.put(update)
+        else:
+            self._later.append(update)
+
+    def wake(self) -> None:
+        """Have `get` return None; can be called in a signal handler."""
+        self._queue.put(None)
+
+    def get(self, timeout: float) -> CellUpdate | None:
+        """Return the next update, or None after `wake`. Raises queue.Empty after `timeout` seconds."""
+        until = time.monotonic() + timeout
+        while True:
+            now = time.monotonic()
+            left = max(0.0, until - now)
+            try:
+                return self._queue.get(timeout=min(left, LATER) if self._later or now < self._short_until else left)
+            except queue.Empty:
+                if not self._later and time.monotonic() >= until:
+                    raise
+            self._flush()
+
+    def get_nowait(self) -> CellUpdate | None:
+        """Return the next update, also one that waits, or None after `wake`. Raises queue.Empty if there is none."""
+        self._flush()
+        return self._queue.get_nowait()
+
+    def _flush(self) -> None:
+        # Both threads may do this at the same time: no update of a rank follows the one that waits.
+        while self._later:
+            try:
+                self._queue.put(self._later.popleft())
+            except IndexError:  # the other thread has taken it
+                break

@@ -6,7 +6,6 @@ else polls them.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -119,7 +118,7 @@ class Monitor(KnownWorld):
 
     def listen(self, cell: int, ranks: Sequence[int]) -> CellUpdates:
         """Return the queue of updates on one cell. Its ranks are busy until they are done with the cell or dead."""
-        updates: CellUpdates = queue.SimpleQueue()
+        updates = CellUpdates()
         with self.changed:
             self._listeners[cell] = updates
             for rank in self.ranks:
@@ -195,16 +194,18 @@ class Monitor(KnownWorld):
         if self.adopting and hello.open:
             # A cell of the previous notebook: the rank now sends all messages of the cell that it has kept.
             rank.cell = hello.cell
-            self._listeners.setdefault(hello.cell, queue.SimpleQueue())
+            self._listeners.setdefault(hello.cell, CellUpdates())
         self.last_cell = max(self.last_cell, hello.cell)
 
     def _reported(self, rank: Rank, state: State) -> None:
+        waits_or_waited = state.waiting or rank.report.waiting
         if state.waiting != rank.report.waiting:
             rank.since = time.monotonic()
         rank.report, rank.entered = state, state.entered
         if self.history.due(time.time()):
             self.history.add(self.snapshot())
-        self._pass_on(rank, state.cell, state)
+        if waits_or_waited:  # what else a report says is looked at now and then
+            self._pass_on(rank, state.cell, state)
 
     def _take_new(self, rank: Rank, event: Output | Done, buffers: Sequence[Buffer]) -> None:
         if isinstance(event, Output):
@@ -215,7 +216,9 @@ class Monitor(KnownWorld):
             items = unpacked(event.output)
         finally:  # the cell is over, even if its last output is not understood
             self._ended(rank, event)
-            self._pass_on(rank, event.cell, event, buffers, items)
+            uneventful = event.ok and not event.output and not buffers and event.no_value is None
+            can_wait = uneventful and any(each.cell == event.cell for each in self.ranks)
+            self._pass_on(rank, event.cell, event, buffers, items, can_wait=can_wait)
             self._tell(rank.uuid, Acknowledge(event.cell))
 
     def _ended(self, rank: Rank, done: Done) -> None:
@@ -241,10 +244,18 @@ class Monitor(KnownWorld):
         return True
 
     def _pass_on(
-        self, rank: Rank, cell: int | None, event: Event, buffers: Sequence[Buffer] = (), items: Sequence[Item] = ()
+        self,
+        rank: Rank,
+        cell: int | None,
+        event: Event,
+        buffers: Sequence[Buffer] = (),
+        items: Sequence[Item] = (),
+        *,
+        can_wait: bool = False,
     ) -> None:
         if cell in self._listeners:
-            self._listeners[cell].put(CellUpdate(rank.rank, event, buffers, items))
+            updates, update = self._listeners[cell], CellUpdate(rank.rank, event, buffers, items)
+            updates.put_later(update) if can_wait else updates.put(update)
 
     def disconnected(self, uuid: str) -> None:
         """Note that the rank's connection closed. Whether the rank is dead is reported by its parent or its host."""

@@ -42,9 +42,12 @@ mlx on two cores enter further apart."""
 
 
 def place(
-    hosts: Sequence[Host], backend: Backend, connections: int, free_ports: Callable[[Host, int], list[int]]
+    hosts: Sequence[Host], backend: Backend, connections: int, ask_ports: Callable[[Host, int], Callable[[], list[int]]]
 ) -> tuple[Placement, ...]:
-    """Place one rank on each of `hosts` (one entry per rank), with free ports of that host for one generation."""
+    """Place one rank on each of `hosts` (one entry per rank), with free ports of that host for one generation.
+
+    `ask_ports` asks a host for free ports; the function that it returns waits for them. All hosts are asked first.
+    """
     placements = []
     seen: dict[str, int] = {}
     counts = [backend.ports(connections, len(host.addresses)) for host in hosts]
@@ -52,7 +55,8 @@ def place(
     for host, count in zip(hosts, counts, strict=True):
         wanted[host] = wanted.get(host, 0) + count
     # All ports of a host are requested at once, so that no two of its ranks get the same.
-    ports = {host: iter(free_ports(host, count) if count else []) for host, count in wanted.items()}
+    asked = {host: ask_ports(host, count) for host, count in wanted.items() if count}
+    ports = {host: iter(asked[host]() if host in asked else []) for host in wanted}
     for rank, host in enumerate(hosts):
         local_rank = seen.get(host.name, 0)  # two entries of one host may differ in their RDMA rows
         seen[host.name] = local_rank + 1

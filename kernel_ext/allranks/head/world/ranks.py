@@ -167,7 +167,7 @@ class Ranks:
         hosts = self._reach(hosts)
         generation = self.plan.generation + 1 if self.plan is not None else 1
         try:
-            placed = forming.place(hosts, runtime, connections, self.reached.ports)
+            placed = forming.place(hosts, runtime, connections, self.reached.ask_ports)
             return runtime.plan(placed, generation=generation, connections=connections)
         except BackendError as error:
             raise CannotStart(str(error)) from None

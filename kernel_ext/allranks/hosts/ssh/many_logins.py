@@ -21,6 +21,7 @@ def reach(
     engine_info: ConnectionInfo,
     lifeline_url: str,
     on_event: Callable[[str], OnEvent],
+    forks: bool = True,
 ) -> list[RemoteHost]:
     """Log in to all `hosts` at once; returns when each can start ranks. Raises one CannotStart for all failures."""
     if not hosts:
@@ -35,6 +36,7 @@ def reach(
                 engine_info=engine_info,
                 lifeline_url=lifeline_url,
                 on_event=on_event(host.name),
+                forks=forks,
             )
             ends.append(end)
         deadline = time.monotonic() + READY_WITHIN

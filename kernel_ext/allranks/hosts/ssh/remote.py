@@ -74,10 +74,12 @@ class RemoteHost(HostEnd):
         engine_info: ConnectionInfo,
         lifeline_url: str,
         on_event: OnEvent,
+        forks: bool = True,
     ) -> None:
-        """`tunnels` maps ports here to ports there, 0 for any port."""
+        """`tunnels` maps ports here to ports there, 0 for any port. `forks` is passed to the host (see `Prepare`)."""
         super().__init__(host.name, on_event)
         self.host = host
+        self._forks = forks
         self._engine_info_here, self._lifeline_here = engine_info, lifeline_url
         self._connection = SshConnection(
             host.name,
@@ -101,6 +103,7 @@ class RemoteHost(HostEnd):
         engine_info: ConnectionInfo,
         lifeline_url: str,
         on_event: OnEvent,
+        forks: bool = True,
     ) -> RemoteHost:
         """Log in and start a host process; does not wait for it (see `ready`)."""
         ports = sorted({*engine_ports(engine_info), port_of(lifeline_url)})
@@ -111,6 +114,7 @@ class RemoteHost(HostEnd):
             engine_info=engine_info,
             lifeline_url=lifeline_url,
             on_event=on_event,
+            forks=forks,
         )
         end._speaks = False  # until its shell has run its start-up files
         login = end._connection.begin()
@@ -269,7 +273,8 @@ class RemoteHost(HostEnd):
             case Greeting():
                 if login is not None and not login.greeted:
                     login.greeting, self._speaks = event, True
-                    self._order(Prepare(patience=PATIENCE))  # not earlier, or a `read` in a start-up file would take it
+                    # Not earlier, or a `read` in a start-up file would take it.
+                    self._order(Prepare(patience=PATIENCE, forks=self._forks))
                     self._notice()
             case Heard():
                 if login is not None and not login.runs:  # only the first event of the first login

@@ -62,7 +62,7 @@ from .handlers.handle_saved_states import StateHandlers
 from .handlers.handle_shares import ShareHandlers
 from .handlers.handle_variables import CheckpointHandlers, VariableHandlers
 from .handlers.handler_table import RequestTable
-from .rank_report import Reporter
+from .rank_report import EVERY_RUNNING, Reporter
 
 EXIT = os._exit  # Python's own; for the user's code, `Agent._announce_exit` replaces os._exit
 LEAVES_WITHIN = 5.0
@@ -259,7 +259,7 @@ class Agent:
             return max(0.001, due - now)
         if self.recorder.send_output():
             self._sent_output_at = now
-        return min(self.reporter.every, LATE_WITHIN)
+        return EVERY_RUNNING if self.cell.running else LATE_WITHIN
 
     def _end_if_orphaned(self, now: float) -> None:
         # A process that was stopped, or whose machine slept, may still find its notebook: only time awake counts.

@@ -21,6 +21,10 @@ EVERY_IDLE = 2.0
 """Seconds between reports while no cell or task runs: the notebook takes a silent rank for stopped."""
 METER_EVERY = 0.5
 """Minimum number of seconds between readings of the meters."""
+METER_EVERY_IDLE = 10.0
+"""Seconds between readings of the meters while the rank does nothing: reading them is most of what it then costs."""
+USED = 0.1
+"""Seconds of processor time since the last reading from which on a rank does something: a `%px` cell, or a thread."""
 UNSURE_AFTER = 1.0
 """Seconds at one instruction after which a rank counts as blocked, if its main thread's state cannot be read."""
 
@@ -42,16 +46,14 @@ class Reporter:
         self._reported: State | None = None
         self._reported_at = self._metered_at = 0.0
         self._reading: MeterReading | None = None
+        self._does_nothing_after: tuple[int, int] | None = None
+        """Numbers of the last cell and the last collective; None while the rank does something."""
+        self._read_since = 0
+        """Number of readings since then. The first one still has rates of what the rank did, so a second follows."""
         self._blocked_at: tuple[object, float] = (None, 0.0)
         self._compilers = CompilerWatch()
         self._awake = 0
         """Number of consecutive reports that found the main thread awake."""
-
-    @property
-    def every(self) -> float:
-        if self._cell.running:
-            return EVERY_RUNNING
-        return EVERY_WITH_TASKS if self._cell.left_tasks() else EVERY_IDLE
 
     def report_soon(self) -> None:
         """Report at the next tick: a new notebook knows no state yet."""
@@ -59,29 +61,41 @@ class Reporter:
 
     def tick(self, now: float) -> float:
         """Report if a report is due; returns the seconds until the next one is."""
-        if now >= self._due():
+        tasks = self._cell.left_tasks()
+        if now >= self._due(tasks):
             self._reported_at = now
             try:
-                self._report(now)
+                self._report(now, tasks)
             except OSError as error:
                 if not is_at_limit(error):
                     raise
                 with self._reserve.lent():
-                    self._report(now)
-        return max(0.0, self._due() - now)
+                    self._report(now, tasks)
+        return max(0.0, self._due(tasks) - now)
 
-    def _due(self) -> float:
-        since = max(self._reported_at, self._cell.began_at) if self._cell.running else self._reported_at
-        return since + self.every
+    def _due(self, tasks: bool) -> float:
+        if self._cell.running:
+            return max(self._reported_at, self._cell.began_at) + EVERY_RUNNING
+        return self._reported_at + (EVERY_WITH_TASKS if tasks else EVERY_IDLE)
 
-    def _report(self, now: float) -> None:
+    def _report(self, now: float, tasks: bool) -> None:
         self._meters.traffic.count()
-        if self._reading is None or now - self._metered_at >= METER_EVERY:
-            self._reading, self._metered_at = self._meters.read(), now
-        self._reported = self._state(now, self._reading)
+        self._reported = self._state(now, self._read(now, tasks), tasks)
         self._lifeline.send(self._reported)
 
-    def _state(self, now: float, reading: MeterReading) -> State:
+    def _read(self, now: float, tasks: bool) -> MeterReading:
+        """A reading of the meters that is recent enough: a new one, or the last one."""
+        does_nothing = not (self._cell.running or tasks or self._meters.used() >= USED)
+        after = (self._cell.number, self._ledger.seq) if does_nothing else None
+        if after is None or after != self._does_nothing_after:
+            self._does_nothing_after, self._read_since = after, 0
+        every = METER_EVERY_IDLE if self._read_since >= 2 else METER_EVERY
+        if self._reading is None or now - self._metered_at >= every:
+            self._reading, self._metered_at = self._meters.read(), now
+            self._read_since += 1
+        return self._reading
+
+    def _state(self, now: float, reading: MeterReading, tasks: bool) -> State:
         cell, ledger = self._cell, self._ledger
         frame = cell.user_frame() if cell.running else None
         line, source = cell.location(frame) if cell.running else (None, None)
@@ -98,7 +112,7 @@ class Reporter:
             cell.collective(record) if record is not None else None,
             waiting,
             in_task=waiting and cell.in_task(),
-            tasks=cell.left_tasks(),
+            tasks=tasks,
             unordered=ledger.chain.left_out,
             untracked=bool(array_status.unreadable()),
             memory=reading.memory,

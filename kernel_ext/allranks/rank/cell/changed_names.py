@@ -60,6 +60,8 @@ class CellNames:
         self._own |= new - self._numbered
         own = {name: user_ns.get(name) for name in self._own & user_ns.keys()}
         self._before = {name: (id(value), _reference(value)) for name, value in own.items()}
+        # Not only at the cell's first collective, though that would cost cells without one nothing: an array that the
+        # cell made before it may depend on it later, since `total += ...` and `x[i] = ...` keep MLX's object (0.32.4).
         self._arrays = {}
         if "mlx.core" in sys.modules:
             inputs = user_ns.get("_ih")  # `In`: the text of all cells

@@ -75,14 +75,15 @@ class OutputBuffer:
         self._wake, self._printed = wake, printed
         self._lock = threading.Lock()
         self._tail_limit = tail
-        self._written: deque[tuple[Stream, str]] = deque()
-        """Writes not yet joined into prints."""
+        self.written: deque[tuple[Stream, str]] = deque()
+        """Writes not yet joined into prints. A stream (`stdio`) adds to it, and calls `settle` and `announce`."""
         self.reset(limit)
 
     def reset(self, limit: int = LIMIT) -> None:
         """Start a new cell: its first `limit` bytes are kept, and writes that are still queued belong to it."""
         with self._lock:
-            self._announced = False
+            self.announced = False
+            """Whether the agent knows that there is output to take."""
             self._announced_at = 0.0
             self._left = limit
             self._rich_left = RICH_LIMIT
@@ -107,20 +108,24 @@ class OutputBuffer:
 
     def write(self, stream: Stream, text: str) -> None:
         """Take text printed on ``stdout`` or ``stderr``, or whole lines of a ``note``."""
-        self._written.append((stream, text))
-        if len(self._written) > WAITING or len(text) > LARGE:
-            with self._lock:
-                self._settle()
-        if not self._announced:
-            self._announce()
+        self.written.append((stream, text))
+        if len(self.written) > WAITING or len(text) > LARGE:
+            self.settle()
+        if not self.announced:
+            self.announce()
+
+    def settle(self) -> None:
+        """Join queued writes into prints."""
+        with self._lock:
+            self._settle()
 
     def _settle(self) -> None:
         """Join queued writes into prints; the rest is held as the beginning of a print that has not ended its line.
 
         Ctrl-C may interrupt this anywhere, and loses at most one print.
         """
-        next_written = self._written.popleft
-        for _ in range(len(self._written)):  # another thread may go on writing
+        next_written = self.written.popleft
+        for _ in range(len(self.written)):  # another thread may go on writing
             stream, text = next_written()
             pieces = self._begun[stream]
             pieces.append(text)
@@ -160,10 +165,10 @@ class OutputBuffer:
         if held.size > room:
             self._put_text(stream, held.take())
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         """Wake the agent, but only once until it takes the output: the agent schedules further batches itself."""
-        if not self._announced:
-            self._announced, self._announced_at = True, time.monotonic()
+        if not self.announced:
+            self.announced, self._announced_at = True, time.monotonic()
             self._wake()
 
     def rich(self, kind: BundleKind, bundle: dict[str, object]) -> None:
@@ -178,7 +183,7 @@ class OutputBuffer:
                 if not self._unfinished["stdout"].is_bar:
                     self._flush_partial("stdout")
                 self._put_text("stdout", line)
-        self._announce()
+        self.announce()
 
     def _take_rich(self, kind: str, content: object, size: int) -> None:
         with self._lock:
@@ -192,7 +197,7 @@ class OutputBuffer:
             else:
                 self._rich_left -= size
                 self._put((kind, content))
-        self._announce()
+        self.announce()
 
     def error(self, error: CellError) -> None:
         """Take the error that the cell raised."""
@@ -203,7 +208,7 @@ class OutputBuffer:
         with self._lock:
             self._flush_partial("stdout")
             self._put(("clear", wait))
-        self._announce()
+        self.announce()
 
     def end(self) -> None:
         """End the cell: add unfinished lines, the amount of cut output, and the tail to the items for the agent."""
@@ -226,7 +231,7 @@ class OutputBuffer:
         Successive prints on one stream are one item: ``("text", stream, prints)``.
         """
         with self._lock:
-            self._announced = False
+            self.announced = False
             self._settle()
             self._keep()
             items, self._pending, self._last = self._pending, [], (None, [])
@@ -249,7 +254,7 @@ class OutputBuffer:
     def drop_in_child(self) -> None:
         """Drop all output in a forked child: nothing takes it, and a thread that the child lacks may hold the lock."""
         self._lock = threading.Lock()
-        self._written = deque(maxlen=0)
+        self.written = deque(maxlen=0)
 
     @property
     def cut(self) -> Cut:

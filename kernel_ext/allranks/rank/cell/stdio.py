@@ -7,12 +7,13 @@ import io
 import os
 import select
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ipykernel.iostream import OutStream
 
-from .output_buffer import OutputBuffer
+from .output_buffer import LARGE, WAITING, OutputBuffer
 
 UTF8 = codecs.getincrementaldecoder("utf-8")
 """A decoder that keeps the start of a character until its other bytes arrive."""
@@ -29,11 +30,32 @@ class RankStream(OutStream):
 
     def write(self, string: str) -> int:
         if RankStream.elsewhere:
-            return int(super().write(string) or len(string))
-        if not isinstance(string, str):
-            raise TypeError(f"write() argument must be str, not {type(string).__name__}")
-        self.output.write(self.name, string)
-        return len(string)
+            return self._write_elsewhere(string)
+        self.write = self._writer()  # type: ignore[method-assign]
+        return self.write(string)
+
+    def _writer(self) -> Callable[[str], int]:
+        """The stream's `write` from its first call on: `print` writes each argument and each space by a call."""
+        output, name = self.output, self.name
+
+        def write(string: str) -> int:
+            if RankStream.elsewhere:
+                return self._write_elsewhere(string)
+            if not isinstance(string, str):
+                raise TypeError(f"write() argument must be str, not {type(string).__name__}")
+            # The same as `OutputBuffer.write`, without another call.
+            (written := output.written).append((name, string))
+            size = len(string)
+            if len(written) > WAITING or size > LARGE:
+                output.settle()
+            if not output.announced:
+                output.announce()
+            return size
+
+        return write
+
+    def _write_elsewhere(self, string: str) -> int:
+        return int(super().write(string) or len(string))
 
     def flush(self) -> None:
         """Do nothing in the notebook's cells: `output` has the text, and ipykernel's flush takes some 0.2 ms."""

@@ -14,7 +14,7 @@ import psutil
 CGROUPS = Path("/sys/fs/cgroup")
 THROTTLED = "devices/system/cpu/cpu*/thermal_throttle/package_throttle_count"
 """Files in ``/sys`` that count how often a processor was slowed down because it was too hot (Intel only)."""
-SLOW_EVERY = 5.0
+SLOW_EVERY = 30.0
 """Seconds between two readings of temperature and throttling, which take milliseconds."""
 UNLIMITED = 1 << 60
 """A limit of this many bytes or more means that the cgroup has no limit."""

@@ -39,7 +39,7 @@ class MeterReading:
 
 
 class Meters:
-    """Cheap readings, which the agent takes every 0.5 to 2 seconds."""
+    """Cheap readings, which the agent takes every 0.5 to 2 seconds, or every 10 while the rank does nothing."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self._process = psutil.Process()
@@ -112,6 +112,10 @@ class Meters:
         share = (used - self._cpu) / max(now - self._at, 1e-9)
         self._cpu, self._at = used, now
         return share
+
+    def used(self) -> float:
+        """Seconds of CPU time of this process since the last call of `cpu`."""
+        return self._cpu_seconds() - self._cpu
 
     def _cpu_seconds(self) -> float:
         times = os.times()
