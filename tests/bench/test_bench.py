@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -198,6 +199,15 @@ def test_a_saved_result_is_the_same_when_it_is_loaded(tmp_path: Path) -> None:
     saved.notes.append("Skipped mpi: there is none.")
     saved.save(tmp_path / "bench.json")
     assert BenchResult.load(tmp_path / "bench.json") == saved
+
+
+def test_the_chart_is_saved_as_a_picture(tmp_path: Path) -> None:
+    result(row(1024, 1e-4), row(4096, 2e-4)).save(tmp_path / "bench.svg")
+    root = ElementTree.parse(tmp_path / "bench.svg").getroot()
+    assert (root.findtext("{*}title") or "").startswith("busbw of ")
+    assert root.findall(".//{*}polyline")
+    with pytest.raises(UsageError, match="at least two sizes"):
+        result(row(1024, 1e-4)).save(tmp_path / "bench.svg")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "3", '{"allranks bench": 1}', '{"allranks bench": 1, "rows": 3}'])

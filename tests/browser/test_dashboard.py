@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser.axe import serious
 from tests.browser.lab import Meter, Notebook
 from tests.browser.pictures import open_ranks
 
@@ -153,10 +154,7 @@ def test_axe_finds_nothing_serious(open_notebook: OpenNotebook, axe: str, size: 
     page.locator(".arw-links summary").click()
     page.wait_for_selector(".arw-links td")
     notebook.settled()
-    page.evaluate(axe)
-    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert not serious, "\n".join(f"{one['id']}: {one['help']}: {one['nodes'][0]['html']}" for one in serious)
+    assert not serious(page, axe)
 
 
 def test_64_ranks_at_5_hz_leave_the_page_and_the_kernel_free(open_notebook: OpenNotebook, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
+from tests.browser.axe import serious
 from tests.browser.lab import Notebook
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ def test_curves_grow_while_the_cell_runs_and_come_back_after_a_reload(
         r"""/mean of ranks 0-1\s*not a number/.test(document.querySelector(".arw-log .arw-legend").innerText)"""
     )
     page.get_by_role("button", name="Logarithmic").click()
-    page.evaluate(axe)
-    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
-    assert not [one["help"] for one in found if one["impact"] in ("serious", "critical")]
+    assert not serious(page, axe)
     notebook.save()
     notebook.open()
     page.wait_for_selector(".arw-log-figure")

@@ -10,6 +10,7 @@ import pytest
 
 from allranks_backends.views import RankState
 from allranks_widgets.curves import rows_json
+from tests.browser.axe import serious
 from tests.browser.pictures import drawn, open_ranks, send_all, show
 from tests.widgets import streams
 
@@ -127,9 +128,7 @@ def test_the_rank_that_others_wait_for_is_seen_first_and_axe_finds_nothing(
     assert row.locator(".arw-state-cell").evaluate(SEEN)["color"] == notice
     doing = row.locator(".arw-doing-text")
     assert not doing.evaluate(SEEN)["cut"] and "of the data set" in doing.inner_text()
-    page.evaluate(axe)
-    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
-    assert not [(one["help"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert not serious(page, axe)
     page.close()
 
 
@@ -184,9 +183,7 @@ def test_a_rank_that_failed_or_died_is_named_first_and_axe_finds_nothing(
     assert (page.locator(".arw-states").text_content() or "").startswith("rank 2 dead rank 5 failed "), "as it is heard"
     assert first.locator(".arw-icon").is_visible(), "a sign, too, for who sees no red"
     assert first.evaluate("(node) => getComputedStyle(node).backgroundColor") != "rgba(0, 0, 0, 0)"
-    page.evaluate(axe)
-    found = page.evaluate("async () => (await axe.run('.arw-root')).violations")
-    assert not [(one["help"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert not serious(page, axe)
     page.close()
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import fields
+from pathlib import Path
 
+import pytest
+
+from allranks.errors import UsageError
 from allranks.timeline.cell_timeline import CellTimeline
 from allranks.timeline.clocks import Alignment
 from allranks.timeline.rank_timeline import RankTimeline, TimelineCall
+from allranks.timeline.timeline import Timeline
 from allranks.timeline.timeline_svg import svg
 from allranks.timeline.timeline_text import html, text
 
@@ -53,3 +59,19 @@ def test_a_cell_in_which_nothing_was_timed_has_no_title() -> None:
     untimed = timeline()
     assert untimed.finding is None and ET.fromstring(svg(untimed)).find(f"{SVG}title") is None
     assert ET.fromstring(svg(untimed)).get("aria-label") == "Timeline of a cell on each rank."
+
+
+def test_the_picture_is_saved_with_its_finding_as_the_title(tmp_path: Path) -> None:
+    cell = timeline(call(0, 0.1), call(1, 0.9))
+    found = Timeline(**{each.name: getattr(cell, each.name) for each in fields(cell)})
+    found.save(tmp_path / "in3.svg")
+    root = ET.parse(tmp_path / "in3.svg").getroot()
+    said = ["".join(each.itertext()) for each in root.findall(f"{SVG}text")]
+    assert " ".join(said[:-1]) == root.findtext(f"{SVG}title") == found.finding
+    assert said[-1] == "timeline of In[3] · ranks 0-1 · ring · 2.00 s"
+    inner = root.find(f"{SVG}svg")
+    assert inner is not None
+    size, frame = ([float(node.get(name, 0)) for name in ("width", "height")] for node in (inner, root))
+    assert frame[0] == size[0] + 32 and frame[1] > size[1] + float(inner.get("y", 0))
+    with pytest.raises(UsageError, match=r"No such file"):
+        found.save(tmp_path / "absent" / "in3.svg")

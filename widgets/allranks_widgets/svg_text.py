@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 
 from .status import printable
 
@@ -14,6 +16,8 @@ LINE, TEXT, GRID, BAD, WORRY = "#2f7fd8", "#767676", "#808080", "#d0433b", "#a87
 """Colours that can be read on a white and on a dark page: a picture does not know the page's colour."""
 BETWEEN = 16
 """Height in pixels between two pictures that are stacked."""
+EDGE, TITLE, TITLE_CHARACTER = 16, 20, 8.5
+"""Pixels around a drawing in a file, and of a line of its title and of one of its characters."""
 CHARACTER = 6.5
 """Width of a character in pixels, on average."""
 
@@ -49,6 +53,30 @@ def stacked(pictures: Sequence[Picture]) -> Picture:
         parts += [f'<g transform="translate(0 {height:.0f})">', *picture.parts, "</g>"]
         height += picture.height + BETWEEN
     return Picture(tuple(parts), height - BETWEEN, " ".join(picture.said for picture in pictures))
+
+
+def as_file(drawing: str, title: str, below: str) -> str:
+    """Return an SVG as the content of a file: on white, with the `title` and, smaller, the line `below` it above.
+
+    `drawing` must have a ``viewBox`` from 0 0 on.
+    """
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing)
+    assert found is not None
+    width, height = map(float, found.groups())
+    lines = wrap(title, int(width / TITLE_CHARACTER))
+    top = EDGE + TITLE * (len(lines) + 1)
+    size = f'width="{width + 2 * EDGE:.0f}" height="{top + height + EDGE:.0f}"'
+    said = "".join(
+        f'<text x="{EDGE}" y="{TITLE * (n + 1) + 5}" font-size="16" font-weight="600">{escaped(line, 1000)}</text>'
+        for n, line in enumerate(lines)
+    )
+    inner = drawing.replace("<svg ", f'<svg x="{EDGE}" y="{top}" width="{width:.0f}" height="{height:.0f}" ', 1)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" color="#1a1a1a" fill="#1a1a1a" '
+        f'font-family="system-ui,sans-serif"><title>{escaped(title, 1000)}</title><rect {size} fill="#fff"/>{said}'
+        f'<text x="{EDGE}" y="{top - 10}" font-size="11" fill-opacity="0.75">{escaped(below, 1000)}</text>'
+        f"{inner}</svg>\n"
+    )
 
 
 def svg_text(x: float, y: float, text: str, anchor: str = "start", colour: str = "", weight: str = "") -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allranks.errors import UsageError
+from allranks_widgets.svg_text import as_file
 
 from . import bench_table
 from .bus_bandwidth import BenchRow, Choice, Fit, fit
+from .chart import chart
 from .compare_benches import advice, best, changes
 
 if TYPE_CHECKING:
@@ -121,10 +123,18 @@ class BenchResult:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write everything as JSON. Raises UsageError if the file cannot be written."""
-        content = {"allranks bench": FORMAT, **asdict(self)}
+        """Write everything as JSON, or the chart if `path` ends in ``.svg``.
+
+        Raises UsageError if the file cannot be written, or if too few sizes were measured for a chart.
+        """
+        if str(path).endswith(".svg"):
+            if not (drawn := chart(self.series)):
+                raise UsageError(f"--save {path}: a chart needs at least two sizes.")
+            content = as_file(drawn, self.recommendation or f"busbw of {self._world_text}", self._head)
+        else:
+            content = json.dumps({"allranks bench": FORMAT, **asdict(self)}, indent=1) + "\n"
         try:
-            Path(path).write_text(json.dumps(content, indent=1) + "\n")
+            Path(path).write_text(content, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--save {path}: {error.strerror or error}.") from None
 

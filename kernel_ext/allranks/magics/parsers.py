@@ -189,7 +189,9 @@ def _add_cells(verbs: Verbs) -> None:
     output.add_argument("--find", metavar="TEXT", help="the lines with this text (--find=-inf if it begins with -)")
     output.add_argument("--save", metavar="FILE", help="write all of it to a file")
     timeline = verbs.add_parser("timeline", help="show what each rank did when, in the last cell run with --timeline")
-    timeline.add_argument("file", nargs="?", metavar="FILE", help="write it for Perfetto or Chrome (.json, .gz)")
+    timeline.add_argument(
+        "file", nargs="?", metavar="FILE", help="write it for Perfetto or Chrome (.json, .gz), or the picture (.svg)"
+    )
 
 
 def _add_variables(verbs: Verbs) -> None:
@@ -292,7 +294,7 @@ def _add_hosts_and_links(verbs: Verbs) -> None:
     bench.add_argument(
         "--connections", type=_counts, default=[], metavar="N,N", help="measure a ring with these, e.g. 1,2,4"
     )
-    bench.add_argument("--save", metavar="FILE", help="save the results as JSON")
+    bench.add_argument("--save", metavar="FILE", help="save the results as JSON, or their chart (.svg)")
     bench.add_argument("--against", metavar="FILE", help="compare with saved results")
 
 

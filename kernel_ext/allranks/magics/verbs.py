@@ -449,7 +449,10 @@ class Verbs:
             display(timeline)  # type: ignore[no-untyped-call]
             return
         timeline.save(options.file)
-        print(f"{options.file}: open it in https://ui.perfetto.dev or chrome://tracing.")
+        how = (
+            "the picture" if options.file.endswith(".svg") else "open it in https://ui.perfetto.dev or chrome://tracing"
+        )
+        print(f"{options.file}: {how}.")
 
     def _debug(self, options: argparse.Namespace) -> None:
         cluster = self._need()

@@ -33,10 +33,12 @@ class Timeline(CellTimeline):
     def save(self, path: str | Path) -> None:
         """Write a trace in Chrome's trace event format, which Perfetto opens too; compressed if `path` ends in ``.gz``.
 
-        Raises UsageError if the file cannot be written.
+        If `path` ends in ``.svg``, write the picture instead. Raises UsageError if the file cannot be written.
         """
-        from .trace_file import write
-
+        if str(path).endswith(".svg"):
+            from .timeline_text import write_picture as write
+        else:
+            from .trace_file import write
         write(self, path)
 
     def __str__(self) -> str:

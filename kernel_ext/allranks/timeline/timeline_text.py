@@ -6,9 +6,12 @@ An untrusted notebook drops inline SVG, so the tables have all essential figures
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 
+from allranks.errors import UsageError
 from allranks.units import seconds_text
 from allranks_backends.plan import rank_label
+from allranks_widgets.svg_text import as_file
 from allranks_widgets.table import html_table, text_table
 
 from .cell_timeline import CellTimeline
@@ -113,3 +116,12 @@ def html(timeline: CellTimeline) -> str:
         f'<div style="padding:2px 6px"><div style="font-weight:bold;padding:2px 0">{escape(_head(timeline))}</div>'
         f"{first}{svg(timeline)}{html_table(_RANKS, _rank_rows(timeline))}{longest}{said}</div>"
     )
+
+
+def write_picture(timeline: CellTimeline, path: str | Path) -> None:
+    """Write the picture as an SVG whose title is the finding. Raises UsageError if the file cannot be written."""
+    head = _head(timeline)
+    try:
+        Path(path).write_text(as_file(svg(timeline), timeline.finding or head, head), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}.") from None
