@@ -1,9 +1,9 @@
 """What a flood of output costs the notebook's page: how long it takes to answer, and its memory. No line may be lost.
 
-In JupyterLab, in Chromium, while four ranks print `LINES` lines each and after that. An interaction (a click into
-another cell, a key typed there, a turn of the wheel) counts from the input, as the browser stamps it, until what it
-changed is drawn. Memory is that of all of Chromium's renderers, over their memory just before the flood,
-without garbage.
+In JupyterLab, in Chromium, while four ranks print `LINES` lines each and after that, without a dashboard and with one.
+An interaction (a click into another cell, a key typed there, a turn of the wheel) counts from the input, as the browser
+stamps it, until what it changed is drawn. Memory is that of all of Chromium's renderers, over their memory just before
+the flood, without garbage.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ MILLISECONDS, MEGABYTES = 100.0, 100.0
 
 UP = f"%load_ext allranks\n%distributed up -n {RANKS} --backend ring"
 PRINT = "%%distributed\nfor step in range({lines}):\n    print('step', step, 'of the flood on rank', rank)"
+PASS, WATCH = "pass", "%distributed watch"
 SAVE = "%distributed output --save {file}"
 KINDS = {"click": "click", "keydown": "key", "wheel": "scroll"}
 LISTEN = """() => {
@@ -62,23 +63,31 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     if lacking := missing():
         table.notes.append(f"Not measured: {lacking}.")
         return table
-    floods = [_flood(lines) for _ in range(rounds)]
-    table.rows.append(Row("the flood, to the last line shown", "s", [flood.seconds for flood in floods]))
-    for when in ("during", "after"):
-        for kind, name in KINDS.items():
-            longest = [max(getattr(flood, when)[kind]) for flood in floods]
-            table.rows.append(Row(f"longest {name} {when}", "ms", longest, bar=Bar("at most", MILLISECONDS, "ours")))
-    memory = [flood.megabytes for flood in floods]
-    table.rows += [
-        Row("the page's memory over an empty notebook's", "MB", memory, bar=Bar("at most", MEGABYTES, "ours")),
-        Row("lines lost", "", [flood.lost for flood in floods], bar=Bar("at most", 0, "ours")),
-    ]
-    fewest = min(len(times) for flood in floods for times in flood.during.values())
+    fewest = INTERACTIONS
+    for cell, also in ((PASS, ""), (WATCH, ", with a dashboard")):
+        floods = [_flood(lines, cell) for _ in range(rounds)]
+        table.rows += _rows(floods, also)
+        fewest = min([fewest, *(len(times) for flood in floods for times in flood.during.values())])
     table.notes.append(
         f"At least {fewest} interactions of each kind during a flood, {INTERACTIONS} after it. Lines lost: those that "
         "`%distributed output --save` does not write."
     )
     return table
+
+
+def _rows(floods: list[_Flood], also: str) -> list[Row]:
+    rows = [Row(f"the flood, to the last line shown{also}", "s", [flood.seconds for flood in floods])]
+    for when in ("during", "after"):
+        for kind, name in KINDS.items():
+            longest = [max(getattr(flood, when)[kind]) for flood in floods]
+            rows.append(Row(f"longest {name} {when}{also}", "ms", longest, bar=Bar("at most", MILLISECONDS, "ours")))
+    memory = [flood.megabytes for flood in floods]
+    of_page = f"the page's memory over an empty notebook's{also}"
+    return [
+        *rows,
+        Row(of_page, "MB", memory, bar=Bar("at most", MEGABYTES, "ours")),
+        Row(f"lines lost{also}", "", [flood.lost for flood in floods], bar=Bar("at most", 0, "ours")),
+    ]
 
 
 class _Flood(NamedTuple):
@@ -90,7 +99,8 @@ class _Flood(NamedTuple):
     lost: int
 
 
-def _flood(lines: int) -> _Flood:
+def _flood(lines: int, before: str) -> _Flood:
+    """One flood, after the cell `before`."""
     from playwright.sync_api import sync_playwright
 
     from tests.browser.lab import Lab
@@ -102,22 +112,23 @@ def _flood(lines: int) -> _Flood:
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             print_lines, save = PRINT.format(lines=lines), SAVE.format(file=file)
-            notebook = lab.notebook(chromium, "flood", "typed = 0", UP, print_lines, save, "%distributed down")
+            notebook = lab.notebook(chromium, "flood", "typed = 0", UP, before, print_lines, save, "%distributed down")
             try:
                 _run(notebook, 1)
+                _run(notebook, 2)
                 notebook.page.evaluate(LISTEN)
                 _interact(notebook)
                 notebook.page.evaluate(TAKE)
                 empty, began = _memory(notebook), time.monotonic()
-                notebook.page.evaluate(BEGIN, 2)
+                notebook.page.evaluate(BEGIN, 3)
                 while notebook.page.evaluate("window.flooding"):
                     _interact(notebook)
                 seconds, during = time.monotonic() - began, notebook.page.evaluate(TAKE)
                 for _ in range(INTERACTIONS):
                     _interact(notebook)
                 after, memory = notebook.page.evaluate(TAKE), _memory(notebook)
-                _run(notebook, 3)
                 _run(notebook, 4)
+                _run(notebook, 5)
             finally:
                 notebook.close()
                 chromium.close()
