@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 GROUND = {"light": "#ffffff", "dark": "#111111"}
 PAGE = """<!doctype html><html lang="en"><title>allranks</title>
 <style>body {{ margin: 0; background: {ground}; --jp-layout-color0: {ground} }} {style}</style><main></main></html>"""
-DRAW = """async ([source, frame, views]) => {
+DRAW = """async ([source, style, frame, views]) => {
   const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   const encoder = new TextEncoder(), heard = {};
-  const traits = { key: String(Math.random()), views, frame: encoder.encode(frame) };
+  const traits = { key: String(Math.random()), views, frame: encoder.encode(frame), _esm: source, _css: style };
   const on = (name, call) => (heard[name] ??= []).push(call);
-  const model = { get: (name) => traits[name], on, off() {}, send() {} };
+  const off = (name, call) => { heard[name] = heard[name].filter((one) => one !== call); };
+  const model = { get: (name) => traits[name], on, off, send() {} };
+  window.heard = heard;
   window.show = async (frame) => {
     traits.frame = encoder.encode(frame);
     for (const call of heard["change:frame"]) call();
@@ -52,9 +54,9 @@ def drawn(
     page = browser.new_page(viewport={"width": width, "height": 900})
     if clock:
         page.clock.install(time=0)
-    page.set_content(PAGE.format(ground=GROUND[theme], style=(STATIC / "dashboard.css").read_text(encoding="utf-8")))
-    source = (STATIC / "dashboard.js").read_text(encoding="utf-8")
-    page.evaluate(DRAW, [source, json.dumps(to_dict(snapshot)), list(views)])
+    source, style = ((STATIC / f"dashboard.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
+    page.set_content(PAGE.format(ground=GROUND[theme], style=style))
+    page.evaluate(DRAW, [source, style, json.dumps(to_dict(snapshot)), list(views)])
     page.wait_for_selector(".arw-root")
     if clock:
         page.clock.pause_at(60_000)

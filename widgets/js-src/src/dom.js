@@ -127,6 +127,7 @@ const PATHS = {
   machine: "M2 1.6h8v3.6H2zM2 6.8h8v3.6H2zM4 3.4h.01M4 8.6h.01",
   save: "M6 1.5v6M3.4 5L6 7.6L8.6 5M2 10.4h8",
   fold: "M3 4.5L6 7.5L9 4.5",
+  window: "M4.5 2.5h-3v8h8v-3M6.5 1.5h4v4M10.5 1.5L5.5 6.5",
   more: "M2.2 6h.01M6 6h.01M9.8 6h.01",
 };
 

@@ -7,6 +7,7 @@ import { h, hide, icon, mark, say } from "./dom.js";
 import { Glance } from "./glance.js";
 import { ofCurves, ofOutput, ofTopology, ofTraffic, ofTrouble, ofWorld } from "./headlines.js";
 import { Log } from "./log.js";
+import { openWindow } from "./own_window.js";
 import { Section } from "./section.js";
 import { advice, counts, findings, grouped, hostsOf, stateOf, worldState } from "./snapshot.js";
 import { Status } from "./status.js";
@@ -35,8 +36,8 @@ function initialize({ model }) {
   storeOf(model);
 }
 
-/** @param {{model: Model, el: HTMLElement}} given */
-function render({ model, el }) {
+/** @param {{model: Model, el: HTMLElement, apart?: boolean}} given `apart`: in a window of its own */
+function render({ model, el, apart = false }) {
   const store = storeOf(model);
   const root = h("div.root", { role: "region", "aria-label": "allranks" });
   const [world, states, notes] = [h("span.world"), h("span.states"), h("div.notes", { role: "status" })];
@@ -56,7 +57,15 @@ function render({ model, el }) {
     for (const rank of advising?.ranks ?? []) store.act(advising?.verb ?? "", rank);
   });
   const glance = model.get("views").length > 1 && model.get("views").includes("log") ? new Glance() : null;
-  root.append(h("div.head", {}, world, states, glance?.node ?? null), silence, advised, notes, said, waiting);
+  /** @type {Set<() => void>} for the windows that were opened from here */
+  const dressed = new Set();
+  const open = () => {
+    const dress = openWindow(store.model, root, `allranks · ${store.snapshot?.name ?? ""}`);
+    if (dress) dressed.add(dress);
+    else store.fail("The browser opened no window: allow this page to open some.");
+  };
+  const aside = apart || !model.get("_esm") ? null : h("button.save.aside", { type: "button", "aria-label": "Open in a window of its own", title: "Open in a window of its own", onclick: open }, icon("window"));
+  root.append(h("div.head", {}, world, states, glance?.node ?? null, aside), silence, advised, notes, said, waiting);
 
   const straggler = h("div.finding.straggler", { hidden: true }, icon("waiting"), slow);
   root.append(straggler);
@@ -212,7 +221,10 @@ function render({ model, el }) {
   }, COUNT_ON);
   const sized = new ResizeObserver(again);
   sized.observe(root);
-  const stop = followTheme(root, again);
+  const stop = followTheme(root, () => {
+    for (const dress of dressed) dress();
+    again();
+  });
   changes.add("state");
   draw();
   return () => {
@@ -222,6 +234,7 @@ function render({ model, el }) {
     cancelAnimationFrame(frame);
     sized.disconnect();
     stop();
+    if (apart) store.end();
   };
 }
 

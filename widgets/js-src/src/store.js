@@ -57,12 +57,16 @@ export class Store {
     this.answered = false;
     /** @type {Set<(change: Change) => void>} */
     this.views = new Set();
-    model.on("change:frame", () => this.#frame());
-    model.on("comm_live_update", () => {
-      this.gone = this.heard > 0;
-      this.#tell();
-    });
-    model.on("msg:custom", (content, buffers) => this.#message(content, buffers));
+    /** @type {[string, (...args: any[]) => void][]} */
+    this.hears = [
+      ["change:frame", () => this.#frame()],
+      ["comm_live_update", () => {
+        this.gone = this.heard > 0;
+        this.#tell();
+      }],
+      ["msg:custom", (content, buffers) => this.#message(content, buffers)],
+    ];
+    for (const [name, heard] of this.hears) model.on(name, heard);
     window.addEventListener(SELECT, (event) => this.#selected(/** @type {CustomEvent} */ (event).detail));
     this.#frame();
     this.#askAll();
@@ -77,6 +81,17 @@ export class Store {
   get silent() {
     const due = this.beats && this.snapshot?.state !== "down";
     return this.snapshot !== null && (this.gone || (due && performance.now() - this.heard > SILENT_AFTER));
+  }
+
+  /** Take no more messages, as where the page is closed and the model lives on. */
+  end() {
+    for (const [name, heard] of this.hears) this.model.off(name, heard);
+  }
+
+  /** @param {string} text why what the reader asked for was not done */
+  fail(text) {
+    [this.said, this.failed] = [text, true];
+    this.#tell();
   }
 
   /** @param {number | null} rank */
