@@ -41,16 +41,22 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
     with standing as hosts:
         for _ in range(rounds):
             for size in sizes:
-                took, used = _sample(size, cells, hosts.names[:size] if hosts is not None else [])
+                try:
+                    took, used = _sample(size, cells, hosts.names[:size] if hosts is not None else [])
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    table.notes.append(f"Not measured: a cluster of {size} {where} failed: {error}.")
+                    return table
                 seconds[size].append(took)
                 milliseconds[size].append(1000 * used)
     for size in sizes:
-        goal = Bar("at most", P50, "ours") if size == SIZES[-1] else None
+        goal = Bar("at most", P50, "ours") if size == SIZES[-1] and not reason else None
         table.rows.append(Row(f"`pass` on {size} {where}, p50", "s", seconds[size], bar=goal))
     for size in sizes:
         table.rows.append(Row(f"the notebook's processor time a cell, {size} {where}", "ms", milliseconds[size]))
     slopes = [slope(sizes, [milliseconds[size][number] for size in sizes]) for number in range(rounds)]
-    table.rows.append(Row("the same, for each further rank", "ms", slopes, bar=Bar("at most", SLOPE, "ours")))
+    table.rows.append(
+        Row("the same, for each further rank", "ms", slopes, bar=None if reason else Bar("at most", SLOPE, "ours"))
+    )
     return table
 
 
@@ -60,11 +66,14 @@ def slope(sizes: Sequence[int], milliseconds: Sequence[float]) -> float:
 
 
 def _sample(size: int, cells: int, names: list[str]) -> tuple[float, float]:
-    """Median seconds of a cell, and mean seconds of the notebook's processor, in a new process."""
+    """Median seconds of a cell, and mean seconds of the notebook's processor, in a new process.
+
+    Raises RuntimeError or subprocess.TimeoutExpired if there are none.
+    """
     command = [sys.executable, "-m", "benchmarks.hosts16", str(size), str(cells), *names]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WITHIN)
     if done.returncode:
-        raise SystemExit(f"{size} ranks: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+        raise RuntimeError((done.stderr.strip().splitlines() or ["it printed nothing"])[-1])
     found = json.loads(done.stdout.splitlines()[-1])
     return float(found["seconds"]), float(found["used"])
 

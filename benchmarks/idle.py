@@ -6,6 +6,7 @@ stretches of time. The notebook's own process is not counted on either side.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ WATCHED = 20.0
 """Seconds of one round."""
 SETTLE = 3.0
 PLAIN = "ipyparallel's defaults"
+EXACT = sys.platform == "linux"
+"""Whether processor time is counted in ns, not in ticks of 10 ms."""
 
 
 def measure(repeat: int | None, *, quick: bool = False) -> Table:
@@ -64,7 +67,7 @@ def _watch(
         for side, processes in enumerate(sides):
             used = [_cpu_seconds(process) - then for process, then in zip(processes, before[side])]
             shares[side].append([100 * share / passed for share in used])
-    core = "% of a core"
+    core, ticks = "% of a core", "" if EXACT else ", in ticks of 10 ms"
     busiest = [[max(shares_) for shares_ in shares[side]] for side in (0, 1)]
     rest = [[sum(shares_) for shares_ in shares[side]] for side in (2, 3)]
     return Table(
@@ -78,8 +81,8 @@ def _watch(
             Row("CPU of all other processes", core, rest[0], rest[1], PLAIN),
         ],
         [
-            f"CPU: user and system time over {rounds} x {seconds:g} s. The other processes are, of allranks, the host "
-            "process and the controller; of ipyparallel, its controllers and a nanny for each engine.",
+            f"CPU: user and system time over {rounds} x {seconds:g} s{ticks}. The other processes are, of allranks, "
+            "the host process and the controller; of ipyparallel, its controllers and a nanny for each engine.",
             "RSS counts memory that processes share once for each of them; PSS divides it among them.",
         ],
     )
@@ -93,22 +96,19 @@ def _pid() -> int:
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
-    """Processor time of all threads, in ns where the system counts so: an idle rank uses few of the ticks of 10 ms."""
-    counted = [
-        ns for file in Path(f"/proc/{process.pid}/task").glob("*/schedstat") if (ns := _on_cpu(file)) is not None
-    ]
-    if counted:
-        return sum(counted) / 1e9
+    """Processor time of all threads, also of those that have ended."""
+    if EXACT:
+        return time.clock_gettime_ns(_cpu_clock(process.pid)) / 1e9
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
-def _on_cpu(file: Path) -> int | None:
-    """Nanoseconds on a processor, the first number in a thread's ``schedstat``; None if the thread has ended."""
-    try:
-        return int(file.read_text().split()[0])
-    except (OSError, IndexError):
-        return None
+def _cpu_clock(pid: int) -> int:
+    """Linux's clock of a process's processor time, in ns: an idle rank uses few of the ticks that ``/proc`` counts.
+
+    It is ``MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)`` in Linux's ``posix-timers_types.h``.
+    """
+    return (~pid << 3) | 2
 
 
 def _rss(processes: Sequence[psutil.Process]) -> float:

@@ -85,7 +85,7 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
 
 
 def run(cluster: Any, code: str) -> Any:
-    """Run a cell; returns its result. Raises AssertionError if a rank wrote to stderr: its agent failed, perhaps."""
+    """Run a cell; returns its result. Raises AssertionError if a rank wrote to stderr: its agent may have failed."""
     result = cluster.run(code).check()
     complaints = {rank: each.stderr for rank, each in result.items() if each.stderr}
     assert not complaints, complaints

@@ -7,14 +7,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from allranks.messages.events import Memory
@@ -115,7 +116,7 @@ def test_ranks_without_meters_report_the_same_reading_each_time() -> None:
     assert meters.read().memory.rss
 
 
-def test_what_a_rank_complains_of_during_overhead_is_an_error() -> None:
+def test_stderr_of_a_rank_during_overhead_is_an_error() -> None:
     def result(stderr: str) -> Any:
         ended = {0: SimpleNamespace(stderr=""), 1: SimpleNamespace(stderr=stderr)}
         return SimpleNamespace(check=lambda: ended)
@@ -127,14 +128,28 @@ def test_what_a_rank_complains_of_during_overhead_is_an_error() -> None:
         overhead.run(cluster, "pass")
 
 
-def test_processor_time_is_counted_in_ns_where_the_system_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    process: Any = SimpleNamespace(pid=7, cpu_times=lambda: SimpleNamespace(user=1.25, system=0.5))
-    threads = {"1": "2000000 30 4\n", "2": "500000 1 1\n"}
-    files = [SimpleNamespace(read_text=partial(str, text)) for text in threads.values()]
-    monkeypatch.setattr(Path, "glob", lambda path, _: files if str(path) == "/proc/7/task" else [])
-    assert idle._cpu_seconds(process) == 0.0025
-    files.clear()
-    assert idle._cpu_seconds(process) == 1.75
+def test_processor_time_counts_threads_that_have_ended() -> None:
+    def work() -> None:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+
+    this = psutil.Process()
+    before = idle._cpu_seconds(this)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert idle._cpu_seconds(this) - before >= (0.049 if idle.EXACT else 0.03)
+
+
+@pytest.mark.skipif(not idle.EXACT, reason="processor time in ns is read on Linux")
+def test_processor_time_is_that_of_the_process_that_was_asked_for() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        used = idle._cpu_seconds(psutil.Process(other.pid))
+        assert used != idle._cpu_seconds(psutil.Process())
+        other.communicate(b"\n")
+    with pytest.raises(OSError):
+        time.clock_gettime_ns(idle._cpu_clock(other.pid))
 
 
 def test_what_each_further_rank_costs_is_the_slope_through_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +157,20 @@ def test_what_each_further_rank_costs_is_the_slope_through_all_sizes(monkeypatch
     monkeypatch.setattr(hosts16, "_sample", lambda size, _cells, _names: (size / 1000, (3 + 0.2 * size) / 1000))
     table = hosts16.measure(2)
     slope, p50 = table.rows[-1], next(row for row in table.rows if row.what == "`pass` on 16 local ranks, p50")
-    assert slope.ours == pytest.approx([0.2, 0.2]) and slope.met and p50.ours == [0.016, 0.016] and p50.met
+    assert slope.ours == pytest.approx([0.2, 0.2]) and p50.ours == [0.016, 0.016]
+    assert slope.met is None and p50.met is None, "the goals are those of hosts"
     assert table.notes == ["Local ranks in place of hosts: no sshd."]
+
+
+def test_a_cluster_that_cannot_be_measured_does_not_end_the_other_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Any:
+        raise RuntimeError("CannotStart: host-3 does not answer")
+
+    monkeypatch.setattr(hosts16, "missing", lambda: "no sshd")
+    monkeypatch.setattr(hosts16, "_sample", fails)
+    table = hosts16.measure(2)
+    assert not table.rows
+    assert table.notes[-1] == "Not measured: a cluster of 2 local ranks failed: CannotStart: host-3 does not answer."
 
 
 def test_a_ratio_is_of_medians_and_a_missed_bar_is_called_so() -> None:

@@ -1,4 +1,4 @@
-"""Whether ranks can take a cell is asked once, and again only if the world did not stay whole meanwhile."""
+"""Whether ranks can take a cell is checked once, and again only if the world did not stay whole meanwhile."""
 
 from __future__ import annotations
 

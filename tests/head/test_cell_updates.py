@@ -1,4 +1,4 @@
-"""How updates on a cell reach the thread that follows it: uneventful ends wait, all else comes at once and in order."""
+"""How updates on a cell reach the thread that tracks it: uneventful ends wait, all else comes at once and in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def woken(updates: CellUpdates) -> bool:
     return not updates._queue.empty()
 
 
-def test_the_thread_is_woken_once_for_ranks_that_end_without_a_word(monitor: Monitor) -> None:
+def test_the_thread_is_woken_once_for_ranks_that_end_without_output(monitor: Monitor) -> None:
     updates = monitor.listen(CELL, [0, 1, 2])
     monitor.receive("rank-1", done(), ())
     monitor.receive("rank-0", done(), ())

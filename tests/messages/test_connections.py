@@ -230,8 +230,10 @@ def test_all_ranks_that_are_gone_are_reported_even_if_one_report_fails(
             raise ValueError(uuid)
 
     monkeypatch.setattr(notebook.lifeline, "_on_gone", fails_at_first)
-    for uuid in names:
-        ranks.drop(uuid)
+    ranks.connect("waker")
+    with notebook.stopped(lambda: ranks.send("waker", State(entered=1))):
+        for uuid in names:
+            ranks.drop(uuid)
     assert eventually(lambda: sorted(reported) == names)
 
 

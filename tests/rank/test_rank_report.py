@@ -12,6 +12,7 @@ from allranks.rank.agent.rank_report import EVERY_IDLE, EVERY_RUNNING, METER_EVE
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.main_thread.main_thread_calls import MainThread
 from allranks.rank.main_thread.running_cell import RunningCell
+from allranks.rank.metrics.hardware import Hardware
 from allranks.rank.metrics.meters import Meters
 from allranks.rank.world.reserved_descriptors import Reserve
 
@@ -22,9 +23,14 @@ class Sent(list[State]):
 
 
 @pytest.fixture
-def cell() -> RunningCell:
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def cell(ledger: Ledger) -> RunningCell:
     no_tasks: Any = SimpleNamespace(all=list, pending=list)
-    return RunningCell(MainThread(lambda function: function()), Ledger(), {}, no_tasks)
+    return RunningCell(MainThread(lambda function: function()), ledger, {}, no_tasks)
 
 
 @pytest.fixture
@@ -33,10 +39,10 @@ def sent() -> Sent:
 
 
 @pytest.fixture
-def reporter(cell: RunningCell, sent: Any) -> Reporter:
+def reporter(cell: RunningCell, ledger: Ledger, sent: Any) -> Reporter:
     debugger: Any = SimpleNamespace(at_prompt=False)
     steps: Any = SimpleNamespace(in_cell=False)
-    return Reporter(cell, Ledger(), Meters(), debugger, Reserve(), steps, sent)
+    return Reporter(cell, ledger, Meters(), debugger, Reserve(), steps, sent)
 
 
 def test_a_cell_is_reported_once_it_has_run_for_a_while(cell: RunningCell, reporter: Reporter, sent: Sent) -> None:
@@ -77,9 +83,9 @@ class Readings:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken, self.used, read = 0, 0.0, Meters.read
 
-        def counted(meters: Meters) -> Any:
+        def counted(meters: Meters, *, seldom: bool = False) -> Any:
             self.taken += 1
-            return read(meters)
+            return read(meters, seldom=seldom)
 
         monkeypatch.setattr(Meters, "read", counted)
         monkeypatch.setattr(Meters, "used", lambda _: self.used)
@@ -103,7 +109,7 @@ def test_the_meters_of_a_rank_that_does_nothing_are_seldom_read(
 
 
 def test_the_meters_are_read_twice_after_a_cell_and_after_other_work(
-    cell: RunningCell, reporter: Reporter, readings: Readings
+    cell: RunningCell, ledger: Ledger, reporter: Reporter, readings: Readings
 ) -> None:
     reports = iter(range(1000, 2000))
 
@@ -120,6 +126,10 @@ def test_the_meters_are_read_twice_after_a_cell_and_after_other_work(
     assert taken_in_reports(3) == 3
     readings.used = 0.0
     assert taken_in_reports(3) == 2
+    ledger.enter_world(0, 2)  # which has other links
+    assert taken_in_reports(3) == 2
+    reporter.report_soon()  # to a new notebook
+    assert taken_in_reports(3) == 2
 
 
 def test_pending_tasks_are_looked_for_once_in_a_tick(
@@ -134,3 +144,17 @@ def test_pending_tasks_are_looked_for_once_in_a_tick(
     monkeypatch.setattr(cell, "left_tasks", left_tasks)
     reporter.tick(1000.0)
     assert len(sent) == 1 and sent[0].tasks and len(looks) == 1
+
+
+def test_an_idle_rank_still_reports_the_memory_of_its_host_since_another_may_fill_it(
+    reporter: Reporter, sent: Sent, readings: Readings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter._meters.tells_of_host = True
+    used = 10**9
+    monkeypatch.setattr(Hardware, "memory", lambda _: (8 * 10**9, used))
+    found = list[int | None]()
+    for number in range(5):
+        used = (number + 1) * 10**9
+        reporter.tick(1000.0 + number * EVERY_IDLE)
+        found.append(sent[-1].machine.memory_used if sent[-1].machine is not None else None)
+    assert found == [n * 10**9 for n in range(1, 6)] and readings.taken < 5

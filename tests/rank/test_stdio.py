@@ -106,3 +106,18 @@ def test_a_forked_child_drops_what_it_prints(output: OutputBuffer) -> None:
     output.drop_in_child()
     out.write("in the child\n")
     assert not output.written
+
+
+def test_a_write_of_the_users_own_stays_in_place(output: OutputBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    err, seen = Stream("stderr"), list[str]()
+    original = err.write
+
+    def tee(text: str) -> int:
+        seen.append(text)
+        return original(text)
+
+    monkeypatch.setattr(err, "write", tee)
+    for line in ("one\n", "two\n"):
+        err.write(line)
+    assert seen == ["one\n", "two\n"]
+    assert output.take()[0] == [("text", "stderr", ["one\n", "two\n"])]

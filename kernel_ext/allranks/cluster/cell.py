@@ -277,6 +277,7 @@ class Cell:
 
     def _stop(self, kind: type[BaseException], message: str) -> None:
         self._stopped = True
+        self._handle_waiting()
         self._conversation.end()
         message += self._unblocking.stuck_in()
         self.interrupt()
@@ -302,6 +303,13 @@ class Cell:
         error = kind(message.strip())
         self._unraised = error if self._for_others else None
         raise error from None
+
+    def _handle_waiting(self) -> None:
+        """Handle the events that have come already, ends that wait to be passed on among them."""
+        with suppress(queue.Empty):
+            while True:
+                if (event := self._events.get_nowait()) is not None:
+                    self._handle(event)
 
     def _follow(self, deadline: float | None) -> bool:
         """Handle events; returns True once all ranks are done or cannot be unblocked, False after the deadline."""

@@ -252,7 +252,7 @@ class HostProcess:
 
             import_engine()
             # Otherwise the first collection in each rank would copy all these pages. No collection before it: it would
-            # look at each object of the imports, while the ranks wait, for the little garbage that they leave.
+            # look at each object of the imports, while the ranks wait.
             gc.freeze()
             self._imported = True
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -165,7 +166,8 @@ class HostEnd:
 
         Returns a function that waits for them. It raises CannotStart if the host does not answer.
         """
-        wait: Callable[[], HostAnswer | None] = (lambda: None) if self.away else self._ask(Ports(count))
+        ports = Ports(count)
+        wait = partial(self._answer, ports) if self.away else self._ask(ports)  # it may be back meanwhile
         return lambda: self._reported_ports(wait())
 
     def _reported_ports(self, answer: HostAnswer | None) -> list[int]:

@@ -233,7 +233,7 @@ class Lifeline:
 
     def _pause(self) -> int | None:
         """Maximum milliseconds to wait for a message; None if there is no maximum."""
-        if self._outbox:
+        if self._outbox or self._some_may_be_gone:
             return 0
         looks = [LOOK_EVERY] if self._waited_for() else []
         looks += [max(0.0, due - time.monotonic()) for due, _ in [*self._acknowledged.values()]]

@@ -87,7 +87,8 @@ def _gpus(snapshot: Snapshot, ranks: Sequence[int]) -> Iterator[MemoryLeft]:
         if view.gpu is not None and view.gpu.id:
             sharing.setdefault(view.gpu.id, []).append(view.rank)
     for on_it in sharing.values():
-        last = snapshot.ranks[on_it[-1]]
+        # The figures of a rank that does nothing may be seconds old.
+        last = snapshot.ranks[max(on_it, key=lambda rank: (snapshot.ranks[rank].state != "idle", rank))]
         here = tuple(rank for rank in on_it if rank in ranks)
         if here and last.gpu is not None and last.gpu.memory and last.gpu.memory_used is not None:
             kept = sum(snapshot.ranks[rank].mlx_cache or 0 for rank in on_it)

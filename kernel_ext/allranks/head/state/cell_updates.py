@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ class CellUpdate:
 
 
 class CellUpdates:
-    """The updates on one cell, in order for each rank, from the monitor to the thread that follows the cell.
+    """The updates on one cell, in order for each rank, from the monitor to the thread that tracks the cell.
 
     Waking that thread once for each rank costs more than what a short cell does on a rank. So the uneventful ends of
     its first ranks can wait (`put_later`): until anything else comes for the cell, or for `LATER` seconds.
@@ -45,25 +46,28 @@ class CellUpdates:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[CellUpdate | None] = queue.SimpleQueue()
         self._later: deque[CellUpdate] = deque()
-        """Updates that wait; each is the last one of its rank."""
+        """Updates that wait."""
+        self._ordering = threading.Lock()
+        """Held while updates get into the queue, so that those of a rank stay in order; not by `wake`."""
         self._short_until = time.monotonic() + SHORT
         self._has_output = False
 
     def put(self, update: CellUpdate) -> None:
         """Pass an update on at once, after those that wait."""
-        self._has_output = self._has_output or bool(update.items)
-        self._flush()
-        self._queue.put(update)
+        with self._ordering:
+            self._has_output = self._has_output or bool(update.items)
+            self._flush()
+            self._queue.put(update)
 
     def put_later(self, update: CellUpdate) -> None:
         """Pass on the last update of a rank within `LATER` seconds.
 
         At once if the cell has run for long, or has output: other ranks' output may wait for the end of this rank.
         """
-        if self._has_output or time.monotonic() > self._short_until - LATER:
-            self.put(update)
-        else:
+        with self._ordering:
             self._later.append(update)
+            if self._has_output or time.monotonic() > self._short_until - LATER:
+                self._flush()
 
     def wake(self) -> None:
         """Have `get` return None; can be called in a signal handler."""
@@ -80,17 +84,15 @@ class CellUpdates:
             except queue.Empty:
                 if not self._later and time.monotonic() >= until:
                     raise
-            self._flush()
+            with self._ordering:
+                self._flush()
 
     def get_nowait(self) -> CellUpdate | None:
         """Return the next update, also one that waits, or None after `wake`. Raises queue.Empty if there is none."""
-        self._flush()
+        with self._ordering:
+            self._flush()
         return self._queue.get_nowait()
 
     def _flush(self) -> None:
-        # Both threads may do this at the same time: no update of a rank follows the one that waits.
         while self._later:
-            try:
-                self._queue.put(self._later.popleft())
-            except IndexError:  # the other thread has taken it
-                break
+            self._queue.put(self._later.popleft())

@@ -204,7 +204,7 @@ class Monitor(KnownWorld):
         rank.report, rank.entered = state, state.entered
         if self.history.due(time.time()):
             self.history.add(self.snapshot())
-        if waits_or_waited:  # what else a report says is looked at now and then
+        if waits_or_waited:  # the rest of a report is polled
             self._pass_on(rank, state.cell, state)
 
     def _take_new(self, rank: Rank, event: Output | Done, buffers: Sequence[Buffer]) -> None:
@@ -255,7 +255,10 @@ class Monitor(KnownWorld):
     ) -> None:
         if cell in self._listeners:
             updates, update = self._listeners[cell], CellUpdate(rank.rank, event, buffers, items)
-            updates.put_later(update) if can_wait else updates.put(update)
+            if can_wait:
+                updates.put_later(update)
+            else:
+                updates.put(update)
 
     def disconnected(self, uuid: str) -> None:
         """Note that the rank's connection closed. Whether the rank is dead is reported by its parent or its host."""

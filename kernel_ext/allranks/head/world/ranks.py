@@ -164,6 +164,7 @@ class Ranks:
                 f"{backend} ranks must be started by mpirun, and these were started by something else: choose another "
                 "backend, or start them with --hosts."
             )
+        self.reached.others_fork = runtime.launcher == "engines"
         hosts = self._reach(hosts)
         generation = self.plan.generation + 1 if self.plan is not None else 1
         try:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from msgspec import structs
+
 from allranks.lifeline.rank_end import RankLifeline
 from allranks.messages.events import State
 from allranks.rank.arrays import array_status
@@ -24,7 +28,8 @@ METER_EVERY = 0.5
 METER_EVERY_IDLE = 10.0
 """Seconds between readings of the meters while the rank does nothing: reading them is most of what it then costs."""
 USED = 0.1
-"""Seconds of processor time since the last reading from which on a rank does something: a `%px` cell, or a thread."""
+"""Seconds of processor time since the last reading from which on a rank does something: usually a `%px` cell, or a
+thread."""
 UNSURE_AFTER = 1.0
 """Seconds at one instruction after which a rank counts as blocked, if its main thread's state cannot be read."""
 
@@ -46,8 +51,8 @@ class Reporter:
         self._reported: State | None = None
         self._reported_at = self._metered_at = 0.0
         self._reading: MeterReading | None = None
-        self._does_nothing_after: tuple[int, int] | None = None
-        """Numbers of the last cell and the last collective; None while the rank does something."""
+        self._does_nothing_after: tuple[int, int, int] | None = None
+        """Numbers of the last cell, the last collective and the world; None while the rank does something."""
         self._read_since = 0
         """Number of readings since then. The first one still has rates of what the rank did, so a second follows."""
         self._blocked_at: tuple[object, float] = (None, 0.0)
@@ -58,6 +63,7 @@ class Reporter:
     def report_soon(self) -> None:
         """Report at the next tick: a new notebook knows no state yet."""
         self._reported_at = 0.0
+        self._read_since = 0
 
     def tick(self, now: float) -> float:
         """Report if a report is due; returns the seconds until the next one is."""
@@ -79,6 +85,7 @@ class Reporter:
         return self._reported_at + (EVERY_WITH_TASKS if tasks else EVERY_IDLE)
 
     def _report(self, now: float, tasks: bool) -> None:
+        tasks = tasks or self._cell.left_tasks()  # the cell may have ended meanwhile
         self._meters.traffic.count()
         self._reported = self._state(now, self._read(now, tasks), tasks)
         self._lifeline.send(self._reported)
@@ -86,13 +93,17 @@ class Reporter:
     def _read(self, now: float, tasks: bool) -> MeterReading:
         """A reading of the meters that is recent enough: a new one, or the last one."""
         does_nothing = not (self._cell.running or tasks or self._meters.used() >= USED)
-        after = (self._cell.number, self._ledger.seq) if does_nothing else None
+        after = (self._cell.number, self._ledger.seq, self._ledger.worlds) if does_nothing else None
         if after is None or after != self._does_nothing_after:
             self._does_nothing_after, self._read_since = after, 0
         every = METER_EVERY_IDLE if self._read_since >= 2 else METER_EVERY
         if self._reading is None or now - self._metered_at >= every:
-            self._reading, self._metered_at = self._meters.read(), now
+            self._reading, self._metered_at = self._meters.read(seldom=self._read_since >= 2), now
             self._read_since += 1
+        elif (machine := self._reading.machine) is not None:
+            # Another rank of the host may be about to fill its memory.
+            machine = structs.replace(machine, memory_used=self._meters.host_memory()[1])
+            self._reading = replace(self._reading, machine=machine)
         return self._reading
 
     def _state(self, now: float, reading: MeterReading, tasks: bool) -> State:

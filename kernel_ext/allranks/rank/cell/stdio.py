@@ -31,8 +31,10 @@ class RankStream(OutStream):
     def write(self, string: str) -> int:
         if RankStream.elsewhere:
             return self._write_elsewhere(string)
-        self.write = self._writer()  # type: ignore[method-assign]
-        return self.write(string)
+        write = self._writer()
+        if "write" not in vars(self):  # otherwise code of the user has replaced it, and calls this one
+            self.write = write  # type: ignore[method-assign]
+        return write(string)
 
     def _writer(self) -> Callable[[str], int]:
         """The stream's `write` from its first call on: `print` writes each argument and each space by a call."""

@@ -81,6 +81,8 @@ class Ledger(CallCount):
         backend lacks one of `COLLECTIVES`, and while the cell's first collectives are tracked.
         """
         self.refused_in_cell = False
+        self.worlds = 0
+        """Number of worlds that were entered."""
         self.in_world = True
         """False between two worlds, when MLX would form a world of this rank alone."""
         self.group: Group | None = None
@@ -121,6 +123,7 @@ class Ledger(CallCount):
         """Begin a new world, whose ranks all count from `number` on, so that equal numbers mean the same collective."""
         self.kinds.append(LedgerCall(self.seq, self.number, NO_KIND))
         self.seq += max(0, number - self.number)
+        self.worlds += 1
         self.group, self.number, self.size, self.in_world = group, number, size, True
         self.refused_in_cell, self.order.returned, self.chain.newest = False, self.seq, None
         self.order.pending.clear()

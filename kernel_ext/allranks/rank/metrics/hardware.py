@@ -14,8 +14,8 @@ import psutil
 CGROUPS = Path("/sys/fs/cgroup")
 THROTTLED = "devices/system/cpu/cpu*/thermal_throttle/package_throttle_count"
 """Files in ``/sys`` that count how often a processor was slowed down because it was too hot (Intel only)."""
-SLOW_EVERY = 30.0
-"""Seconds between two readings of temperature and throttling, which take milliseconds."""
+SLOW_EVERY, SELDOM_EVERY = 5.0, 30.0
+"""Seconds between two readings of temperature and throttling, which take milliseconds; the same on an idle host."""
 UNLIMITED = 1 << 60
 """A limit of this many bytes or more means that the cgroup has no limit."""
 
@@ -43,7 +43,7 @@ class Hardware:
         self._at = time.monotonic()
         self._slow: dict[str, Any] = {}
         """The last reading of temperature and throttling."""
-        self._slow_at = -SLOW_EVERY
+        self._slow_at = float("-inf")
 
     def memory(self) -> tuple[int, int]:
         """Bytes of memory that programs can use in total, and bytes in use.
@@ -60,11 +60,11 @@ class Hardware:
                     total, left = limit, free
         return total, total - left
 
-    def read(self) -> dict[str, Any]:
+    def read(self, *, seldom: bool = False) -> dict[str, Any]:
         """Bytes a second swapped since the last call, whether a processor was throttled, highest temperature in °C."""
         now, swapped = time.monotonic(), _swapped()
         seconds = max(now - self._at, 1e-9)
-        if now - self._slow_at >= SLOW_EVERY:
+        if now - self._slow_at >= (SELDOM_EVERY if seldom else SLOW_EVERY):
             self._slow, self._slow_at = self._read_slowly(), now
         found: dict[str, Any] = dict(self._slow)
         if swapped is not None and self._swapped is not None:

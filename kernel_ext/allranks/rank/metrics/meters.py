@@ -57,15 +57,15 @@ class Meters:
         self._cpu = self._cpu_seconds()
         self._at = time.monotonic()
 
-    def read(self) -> MeterReading:
-        """Take all readings for a report."""
-        machine = self.machine() if self.tells_of_host else None
+    def read(self, *, seldom: bool = False) -> MeterReading:
+        """Take all readings for a report; with `seldom`, those that cost most only now and then (see `Hardware`)."""
+        machine = self.machine(seldom=seldom) if self.tells_of_host else None
         links = tuple(self.wire.read())
         stalled = self.wire.stalled(links)
         gpu = self._gpu.read(tells_of_host=self.tells_of_host)
         return MeterReading(self.memory(), round(self.cpu(), 2), *self.traffic.read(), links, stalled, machine, gpu)
 
-    def machine(self) -> Machine:
+    def machine(self, *, seldom: bool = False) -> Machine:
         """The host: model, chip, cores, memory in bytes, load as a share of all cores, swapping, temperature, traffic.
 
         Load, swapping and traffic refer to the time since the last call. The used memory and the load are rounded, so
@@ -73,15 +73,20 @@ class Meters:
         """
         if not self._machine:
             self._machine = {**model(), "cores": psutil.cpu_count()}
-        memory, used = self._hardware.memory()
+        memory, used = self.host_memory()
         return Machine(
             **self._machine,
             memory=memory,
-            memory_used=round(used, 3 - len(str(memory))),
+            memory_used=used,
             load=round(psutil.cpu_percent(None) / 100, 1),
-            **self._hardware.read(),
+            **self._hardware.read(seldom=seldom),
             **self._network(),
         )
+
+    def host_memory(self) -> tuple[int, int]:
+        """Bytes of the host's memory, and bytes in use, rounded."""
+        memory, used = self._hardware.memory()
+        return memory, round(used, 3 - len(str(memory)))
 
     def _network(self) -> dict[str, Any]:
         """Traffic, since the last call, of the interface that connects this host to the others."""
