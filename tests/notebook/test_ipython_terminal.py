@@ -103,6 +103,19 @@ def test_a_terminal_shows_labels_beside_wrapped_lines_completes_verbs_and_says_w
 
 
 @pytest.mark.slow
+def test_ctrl_c_in_a_terminal_ends_a_hang_and_the_next_cell_runs(ipython: Terminal) -> None:
+    ipython.runs("%load_ext allranks", r"In \[2\]: ")
+    ipython.runs("%distributed up -n 2 --backend ring", r"2 ranks · ring · ready[\s\S]*In \[3\]: ")
+    waits = "import time; time.sleep(600 * rank); mx.eval(mx.distributed.all_sum(mx.ones(3)))"
+    begun = ipython.types("%%distributed\r" + waits + ENDS)
+    ipython.shows(r"rank 0 waits", begun)
+    shown = ipython.shows(r"In \[4\]: ", ipython.types("\x03"))
+    assert "CellInterrupted" in shown and "--kill" not in shown
+    shown = ipython.shows(r"In \[5\]: ", ipython.types("%%distributed\rprint('again', rank)" + ENDS))
+    assert "rank 0    │ again 0" in shown and "rank 1    │ again 1" in shown
+
+
+@pytest.mark.slow
 def test_jupyter_console_is_a_terminal_as_well(tmp_path: Path) -> None:
     need(importlib.util.find_spec("pexpect"), "pexpect is not installed")
     need(importlib.util.find_spec("jupyter_console"), "jupyter console is not installed (pip install -e '.[test]')")
