@@ -55,6 +55,36 @@ def test_equal_lines_are_one_block_up_to_the_line_that_differs(differs: int) -> 
     ]
 
 
+def test_what_a_rank_printed_before_the_cell_comes_first_and_in_one_piece() -> None:
+    fold = Fold(range(2))
+    fold.feed(1, text("next"), now=0.0)
+    fold.feed_before(0, text("printed before:", "called"), now=0.0)
+    assert said(fold.drain(0.0)) == [((0,), "printed before: called")]
+    fold.feed(0, text("next"), now=0.1)
+    assert said(fold.drain(0.1)) == [((0, 1), "next")]
+
+
+def test_what_ranks_printed_alike_before_the_cell_is_one_block() -> None:
+    fold = Fold(range(3))
+    fold.feed_before(0, text("tick"), now=0.0)
+    fold.feed(0, text("next"), now=0.0)
+    assert not fold.drain(0.0) and fold.next_deadline() == GRACE
+    fold.feed_before(2, text("tick"), now=0.1)
+    assert not fold.drain(0.1), "rank 1 may have printed as much"
+    fold.finish(1)
+    assert said(fold.drain(0.1)) == [((0, 2), "tick")]
+    fold.finish(2)
+    assert said(fold.drain(0.1)) == [((0,), "next")]
+
+
+def test_output_waits_no_longer_than_usual_for_what_others_printed_before_the_cell() -> None:
+    fold = Fold(range(2))
+    fold.feed_before(0, text("tick"), now=0.0)
+    fold.feed(0, text("next"), now=0.0)
+    assert said(fold.drain(GRACE)) == [((0,), "tick"), ((0,), "next")]
+    assert fold.next_deadline() is None
+
+
 def test_differing_items_come_in_rank_order_item_by_item() -> None:
     assert said(folded(text("a0", "b0"), text("a1", "b1"))) == [
         ((0,), "a0"),

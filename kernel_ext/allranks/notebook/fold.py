@@ -120,20 +120,49 @@ class Fold:
         self.grace = GRACE if grace is None else grace
         self.patience = max(self.grace, PATIENCE if patience is None else patience)
         self._queues = {rank: RankQueue(rank) for rank in sorted(ranks)}
+        self._before: Fold | None = None
+        """What ranks printed before the cell; None if nothing came."""
+        self._heard = set[int]()
+        """Ranks of which items came, or their end: nothing from before the cell follows."""
         self._compared: list[RankQueue] = []
         self._common: set[Item] = set()
         """Items in sight of at least two of the queues that were compared last."""
 
     def feed(self, rank: int, items: Iterable[Sequence[object]], now: float) -> None:
         """Add items of ``rank``, as `messages.events.unpacked` makes them, after its earlier items."""
+        self._hear(rank)
         self._queues[rank].feed(items, now)
+
+    def feed_before(self, rank: int, items: Iterable[Sequence[object]], now: float) -> None:
+        """Add what ``rank`` printed before the cell, ahead of its other items.
+
+        These items are compared with such items of other ranks only, and come before all else.
+        """
+        if self._before is None:
+            self._before = Fold([*self._queues], self.grace, self.patience)
+            for other in self._heard:
+                self._before.finish(other)
+        self._before.feed(rank, items, now)
+        self._hear(rank)
+
+    def _hear(self, rank: int) -> None:
+        self._heard.add(rank)
+        if self._before is not None:
+            self._before.finish(rank)
 
     def finish(self, rank: int) -> None:
         """Mark ``rank`` as finished: it sends no more items, so others do not wait for it."""
+        self._hear(rank)
         self._queues[rank].finished = True
+
+    @property
+    def _waits(self) -> bool:
+        return any(queue.items for queue in self._queues.values())
 
     def next_deadline(self) -> float | None:
         """When ``drain`` returns blocks even if no more items arrive; None while no items wait."""
+        if self._before is not None and self._before._waits:
+            return self._before.next_deadline()
         heads = [queue.head_time() for queue in self._queues.values() if queue.items]
         return self._due(min(heads), self._missing_since()) if heads else None
 
@@ -148,6 +177,9 @@ class Fold:
 
     def drain(self, now: float, flush: bool = False) -> list[Block]:
         """Return the blocks that can be shown now; with ``flush``, without waiting for any rank."""
+        before = self._before.drain(now, flush) if self._before is not None else []
+        if self._before is not None and self._before._waits:
+            return before
         out = _Blocks()
         while present := [queue for queue in self._queues.values() if queue.items]:
             rows = min(len(queue.items) for queue in present)
@@ -161,7 +193,7 @@ class Fold:
                     break
                 rows = min(rows, max(queue.arrived_by(due) for queue in present))
             self._advance(present, rows, out)
-        return out.close()
+        return before + out.close()
 
     def _advance(self, present: list[RankQueue], rows: int, out: _Blocks) -> None:
         """Take at least one and at most ``rows`` items off some of the queues, none of which is empty."""

@@ -28,6 +28,7 @@ class OutputSink(Protocol):
     """Takes the output of ranks (`notebook.fold.Fold`)."""
 
     def feed(self, rank: int, items: Iterable[Item], now: float) -> None: ...
+    def feed_before(self, rank: int, items: Iterable[Item], now: float) -> None: ...
     def finish(self, rank: int) -> None: ...
 
 
@@ -97,7 +98,7 @@ class Outcome:
     def take_late(self, rank: int, items: Sequence[Item]) -> None:
         """Show what the rank printed between the previous cell and this one."""
         said = [("text", "note", ["printed after the previous cell:\n"]), *items]
-        self._output.feed(rank, said, time.monotonic())
+        self._output.feed_before(rank, said, time.monotonic())
 
     def _take_output(self, rank: int, items: Sequence[Item]) -> None:
         result = self.results[rank]
