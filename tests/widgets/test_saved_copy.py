@@ -113,6 +113,14 @@ def test_the_figures_after_a_cell_are_saved_soon_and_once() -> None:
     assert clock.show(IDLE, 5 * WHILE_BUSY) == 0
 
 
+def test_the_first_cell_after_the_dashboard_is_displayed_is_saved_at_its_end() -> None:
+    clock = Clock(IDLE)
+    clock.now += STEP
+    clock.copy.shown(dataclasses.replace(IDLE, at=clock.now))
+    clock.copy.cell_ended()
+    assert clock.notebook_cell_ended()
+
+
 def test_many_short_cells_are_saved_once_an_interval() -> None:
     clock, seconds = Clock(IDLE), 20.0
     for _ in range(round(seconds / STEP)):

@@ -25,6 +25,8 @@ class SavedCopy:
         self._latest: Snapshot | None = None
         self._saved: Snapshot | None = None
         self._saved_at = float("-inf")
+        self._cell_saved_at = float("-inf")
+        """When the copy was last drawn after a cell."""
         self._cell_ended = False
         """Whether a cell has ended since the copy was drawn."""
 
@@ -39,21 +41,26 @@ class SavedCopy:
     def saved(self, now: float) -> None:
         """Call when the copy was drawn: it is that of the last Snapshot."""
         self._saved, self._saved_at = self._latest, now
+        if self._cell_ended:
+            self._cell_saved_at = now
         self._cell_ended = self.stale = False
 
     def is_due(self, now: float, at_once: bool = False) -> bool:
-        """Whether to draw the copy again. With `at_once`, what is new in words, or was logged, awaits no interval."""
+        """Whether to draw the copy again. With `at_once`, what is new in words, or was logged, awaits no interval.
+
+        Nor do the figures of a cell if those of another cell were drawn more than `AFTER_CELL` seconds ago: nbclient drops
+        what comes after the end of the notebook's cell.
+        """
         if self._latest is None or (self._latest is self._saved and not self.stale):
             return False
         if self._saved is None:
             return True
-        passed = now - self._saved_at
-        if self._cell_ended and passed >= AFTER_CELL:
+        if self._cell_ended and now - self._cell_saved_at >= AFTER_CELL:
             return True
         is_new = self.stale or _standing(self._latest) != _standing(self._saved)
         if at_once:
             return is_new
-        return passed >= WHILE_BUSY and (is_new or _works(self._latest))
+        return now - self._saved_at >= WHILE_BUSY and (is_new or _works(self._latest))
 
 
 def _standing(snapshot: Snapshot) -> object:
