@@ -196,7 +196,7 @@ export class Topology {
     const { x, y, w, h: height, headAtBottom } = plan.hosts[i];
     const drawn = icon("machine");
     const sign = h("span.host-kind", { role: "img" }, drawn);
-    const [name, whole, what, memory, load] = [h("span.host-name"), h("span.away"), h("span.host-what"), h("span"), h("span")];
+    const [name, whole, what, memory, load] = [h("span.host-name"), h("span.host-whole"), h("span.host-what"), h("span"), h("span")];
     const [used, busy, computing] = [h("span.meter-fill"), h("span.meter-fill"), h("span.meter-fill")];
     const [unit, computed] = [h("span.label"), h("span")];
     const [port, moved] = [h("span.label"), h("span")];
