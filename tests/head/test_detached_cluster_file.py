@@ -12,15 +12,20 @@ from typing import Any
 import psutil
 import pytest
 
+from allranks.cluster.start_and_end import StartAndEnd
+from allranks.cluster_settings import Settings
 from allranks.errors import NoCluster, UsageError
 from allranks.head.world.attaching import attach
 from allranks.head.world.detached_cluster_file import Detached, detached_file, only_left_behind, read_detached
 from allranks.machine.describe_host import installed
 from allranks.machine.process_identity import identity_of
 from allranks.messages.wire import MESSAGE_FORMAT
+from allranks.up_options import UpOptions
 
 NO_COMMS: Any = None
 """In place of the comms of widgets: nothing gets as far as using them."""
+
+STORED = Settings(UpOptions(), "python", "python", ".", ".", False, None, None, attached_as="lab").stored()
 
 
 @pytest.fixture
@@ -153,3 +158,21 @@ def test_a_file_that_this_version_wrote_and_that_lacks_fields_is_damaged(
     detached_file("lab").write_text(json.dumps(content))
     with pytest.raises(NoCluster, match="is damaged"):
         read_detached("lab")
+
+
+@pytest.mark.parametrize(
+    ("changes", "how"),
+    [
+        ({"message_format": MESSAGE_FORMAT + 1}, r", but the last notebook .* allranks 9\.1, .*Or start another"),
+        ({"settings": STORED}, r": take it over .* or start another"),
+    ],
+)
+def test_up_with_the_same_name_advises_attach_only_where_it_works(
+    changes: dict[str, Any], how: str, gone: tuple[int, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    described("lab", gone, **{"message_format": MESSAGE_FORMAT, "version": "9.1", **changes}).write()
+    live: Any = SimpleNamespace(settings=SimpleNamespace(name="lab", options=SimpleNamespace(keep=False)))
+    unused: Any = None
+    with pytest.raises(UsageError, match=rf"'lab' is already up \(.*\){how} .*--name"):
+        StartAndEnd(live, unused, unused)._refuse_if_left_behind()
