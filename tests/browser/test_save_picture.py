@@ -114,7 +114,7 @@ def test_a_long_title_is_cut_where_there_is_no_more_room(browser: Browser, tmp_p
 
 
 def test_the_picture_of_the_states_says_that_it_shows_states(browser: Browser, tmp_path: Path) -> None:
-    page = drawn(browser, at(4, 0), 928, views=("throughput",))
+    page = drawn(browser, at(4, 1), 928, views=("throughput",))
     send_all(page, past=[at(4, second) for second in range(30)])
     page.get_by_role("button", name="States").click()
     page.locator(".arw-states-name").first.wait_for()

@@ -33,6 +33,8 @@ export class States {
     /** @type {{rank: number, column: number} | null} the field that the arrow keys have chosen: what stands there moves on */
     this.chosen = null;
     this.tooltip = new Tooltip(root);
+    // As it is when it is said: a second later, the next one stands there, and there may be fewer ranks.
+    this.ofChosen = () => (this.chosen ? this.#words(this.chosen.rank, this.chosen.column) : []);
     this.canvas = h("canvas.states-canvas", {
       tabindex: 0, role: "group",
       onpointermove: (/** @type {PointerEvent} */ event) => this.#point(event),
@@ -69,8 +71,8 @@ export class States {
     const { chosen } = this;
     if (chosen) this.chosen = rows.length ? { rank: Math.min(chosen.rank, rows.length - 1), column: Math.min(chosen.column, at.length - 1) } : null;
     this.#paint();
-    if (chosen && !this.chosen) this.tooltip.hide();
-    this.tooltip.update();
+    if (this.tooltip.lines === this.ofChosen) this.#tell(); // its place may be another
+    else this.tooltip.update();
   }
 
   /** @param {string[]} letters of the states that are drawn */
@@ -168,16 +170,21 @@ export class States {
       say(this.heard, "");
       return this.tooltip.hide();
     }
-    const { rank, column } = field;
-    const { wide, high } = this.field;
+    const [{ rank, column }, { high }] = [field, this.field];
     const { scrollTop, clientHeight } = this.scroll;
     const [top, bottom] = [rank * high, (rank + 1) * high];
     if (top < scrollTop || bottom > scrollTop + clientHeight) this.scroll.scrollTop = top < scrollTop ? top : bottom - clientHeight;
     say(this.heard, this.#words(rank, column).join(", "));
+    this.#tell();
+  }
+
+  /** Say what stands in the chosen field, beside it. */
+  #tell() {
+    if (!this.chosen) return this.tooltip.hide();
+    const { wide, high } = this.field;
     const box = this.canvas.getBoundingClientRect();
-    const at = { x: box.left + NAMES + column * wide, y: box.top + bottom };
-    // As it is when it is said: a second later, the next one stands there, and there may be fewer ranks.
-    this.tooltip.show(this.canvas, () => (this.chosen ? this.#words(this.chosen.rank, this.chosen.column) : []), at);
+    const at = { x: box.left + NAMES + this.chosen.column * wide, y: box.top + (this.chosen.rank + 1) * high };
+    this.tooltip.show(this.canvas, this.ofChosen, at);
   }
 
   /** @param {number} rank @param {number} column @returns {string[]} none where there is no such field */

@@ -123,7 +123,7 @@ test("the title of a picture is trouble of the world, then of its links, then th
   assert.equal(ofTopology(late, findings(late)).text, "3 B/s on all 3 links", "the dashboard says it in a line of its own");
   const slow = { ...late, links: late.links?.map((view, i) => ({ ...view, nominal: i === 1 ? 1e9 : 40e9 })) };
   assert.equal(ofWorld(slow), "Link 1 → 2 is slow");
-  const dead = { ...slow, ranks: slow.ranks.map((rank) => ({ ...rank, state: /** @type {const} */ (rank.rank ? "running" : "dead") })) };
+  const dead = { ...slow, ranks: slow.ranks.map((rank) => ({ ...rank, state: /** @type {import("../src/types.js").RankView["state"]} */ (rank.rank ? "running" : "dead") })) };
   assert.equal(ofWorld(dead), "Rank 0 is dead");
   assert.equal(ofWorld(world([1, 1])), "", "then its heading");
 });
