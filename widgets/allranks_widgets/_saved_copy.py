@@ -48,8 +48,8 @@ class SavedCopy:
     def is_due(self, now: float, at_once: bool = False) -> bool:
         """Whether to draw the copy again. With `at_once`, what is new in words, or was logged, awaits no interval.
 
-        Nor do the figures of a cell if those of another cell were drawn more than `AFTER_CELL` seconds ago: nbclient drops
-        what comes after the end of the notebook's cell.
+        Nor do the figures of a cell, unless those of another one were drawn in the last `AFTER_CELL` seconds: nbclient
+        drops what comes after the end of the notebook's cell.
         """
         if self._latest is None or (self._latest is self._saved and not self.stale):
             return False
