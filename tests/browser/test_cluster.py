@@ -118,7 +118,7 @@ def test_a_dead_rank_is_healed_by_a_button_that_is_seen(open_notebook: OpenNoteb
     notebook.run()
     notebook.execute(dies)
     page = notebook.page
-    page.wait_for_selector(".arw-advice >> text=Rank 1 died: killed by SIGKILL.")
+    page.wait_for_selector(".arw-advice >> text=Rank 1 is dead: killed by SIGKILL.")
     page.get_by_role("button", name="Heal", exact=True).click()
     page.wait_for_selector(".arw-said >> text=rank 1 started empty")
     page.wait_for_selector(".arw-advice", state="hidden")

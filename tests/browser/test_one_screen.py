@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
+
+def dead(size: int) -> Snapshot:
+    """Some ranks have died, each with a cause of its own."""
+    now = streams.snapshot(size, 1, 200.25)
+    causes = {3: "killed by SIGKILL", 17: "killed by the kernel: out of memory", 40: "exited with code 1 (ImportError)"}
+    ranks = [replace(one, state="dead", cause=causes[one.rank]) if one.rank in causes else one for one in now.ranks]
+    return replace(now, state="broken", ranks=tuple(ranks))
+
+
 SCREEN = 800
 """Pixels of height."""
 SCENES = {
@@ -29,6 +38,7 @@ SCENES = {
     "8 hang": streams.hanging(8, 1),
     "64 train": streams.snapshot(64, 1, 200.25),
     "64 hang": streams.hanging(64, 1),
+    "64 dead": dead(64),
     "8 hosts": streams.snapshot(8, 8, 200.25),
     "8 hosts, 64 train": streams.snapshot(64, 8, 200.25),
     "8 hosts, 64 hang": streams.hanging(64, 8),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.browser.pictures import drawn, open_ranks
+from tests.browser.pictures import drawn, open_ranks, send_all
 from tests.browser.test_one_screen import logged
+from tests.browser.test_states import at
 from tests.browser.test_widths import VIEWS
 from tests.widgets import streams
 
@@ -92,4 +94,38 @@ def test_the_picture_looks_as_the_page_does(browser: Browser, tmp_path: Path) ->
 def test_a_picture_of_a_hang_names_the_rank_that_is_late(browser: Browser, tmp_path: Path) -> None:
     page = drawn(browser, streams.hanging(4, 1), 928, views=VIEWS)
     assert texts(saved(page, "Topology", "SVG", tmp_path))[0] == "Ranks 0-1, 3 wait for rank 2"
+    page.close()
+
+
+@pytest.mark.parametrize("letters", ["il", "WM"])
+def test_a_long_title_is_cut_where_there_is_no_more_room(browser: Browser, tmp_path: Path, letters: str) -> None:
+    now = streams.snapshot(4, 1, 200.25)
+    lost = replace(now.ranks[2], state="dead", cause=f"RuntimeError: {letters * 200}")
+    page = drawn(browser, replace(now, ranks=(*now.ranks[:2], lost, now.ranks[3])), 928, views=VIEWS)
+    file = saved(page, "Topology", "SVG", tmp_path)
+    root = ElementTree.parse(file).getroot()
+    (title, *_) = texts(file)
+    assert title.endswith("…") and (root.findtext(f"{SVG}title") or "").startswith(title[:-1])
+    page.set_content(file.read_text(encoding="utf-8"))
+    long = page.evaluate("document.querySelector('text').getComputedTextLength()")
+    room = int(root.get("width", 0)) - 2 * EDGE
+    assert 0.9 * room < long <= room + 1
+    page.close()
+
+
+def test_the_picture_of_the_states_says_that_it_shows_states(browser: Browser, tmp_path: Path) -> None:
+    page = drawn(browser, at(4, 1), 928, views=("throughput",))
+    send_all(page, past=[at(4, second) for second in range(30)])
+    page.get_by_role("button", name="States").click()
+    page.locator(".arw-states-name").first.wait_for()
+    assert texts(saved(page, "Throughput", "SVG", tmp_path))[0] == "Throughput: states of the ranks"
+    page.close()
+
+
+def test_a_slow_link_is_the_title_before_the_rank_that_others_waited_for(browser: Browser, tmp_path: Path) -> None:
+    now = streams.snapshot(4, 1, 200.25)
+    links = [replace(view, nominal=40e9) for view in now.links]
+    links[1] = replace(links[1], nominal=1e9)
+    page = drawn(browser, replace(now, links=tuple(links)), 928, views=VIEWS)
+    assert texts(saved(page, "Topology", "SVG", tmp_path))[0] == "Link 0 → 3 is slow"
     page.close()

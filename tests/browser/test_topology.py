@@ -435,3 +435,23 @@ def test_a_broken_world_names_the_rank_that_died_and_no_rates_of_links_that_are_
         '[...document.querySelectorAll(".arw-rate")].every((one) => one.textContent.includes("unknown"))'
     )
     page.close()
+
+
+MOVES = """() => [...document.querySelectorAll(".arw-line[data-link=busy]")].map((line) => {
+  const { animationName, strokeDasharray } = getComputedStyle(line);
+  return `${animationName} ${strokeDasharray === "none" ? "whole" : "dashed"}`;
+})"""
+
+
+@pytest.mark.parametrize(("size", "moves"), [(4, "arw-travel dashed"), (16, "none whole")])
+def test_dashes_move_along_busy_links_if_they_are_few(browser: Browser, size: int, moves: str) -> None:
+    page = drawn(browser, streams.snapshot(size, 1, 30.0), 1006)
+    assert set(page.evaluate(MOVES)) == {moves}, f"{2 * size} links"
+    page.close()
+
+
+def test_nothing_moves_where_the_system_is_set_to_reduce_motion(browser: Browser) -> None:
+    page = drawn(browser, streams.snapshot(4, 1, 30.0), 1006)
+    page.emulate_media(reduced_motion="reduce")
+    assert set(page.evaluate(MOVES)) == {"none whole"}
+    page.close()

@@ -72,6 +72,24 @@ def test_hosts_whose_names_are_cut_can_be_told_apart(browser: Browser) -> None:
         "[...document.querySelectorAll('.arw-host-name')].some((node) => node.scrollWidth > node.clientWidth)"
     )
     assert (shown.first.get_attribute("title") or "").startswith("studio-in-the-second-rack-1.lab.example.org")
+    assert shown.first.get_attribute("aria-hidden") == "true"
+    assert page.locator(".arw-host-whole").first.text_content() == "studio-in-the-second-rack-1.lab.example.org"
+    page.close()
+
+
+def test_names_of_hosts_are_measured_again_when_other_figures_stand_beside_them(browser: Browser) -> None:
+    now = streams.snapshot(8, 8, 200.25)
+    names = {host.name: f"{host.name}.lab" for host in now.hosts}
+    hosts = tuple(replace(host, name=names[host.name]) for host in now.hosts)
+    ranks = tuple(replace(rank, host=names[rank.host]) for rank in now.ranks)
+    whole = replace(now, hosts=hosts, ranks=ranks)
+    unknown = replace(whole, hosts=tuple(replace(host, load=None, memory_used=None) for host in hosts))
+    cut = "() => [...document.querySelectorAll('.arw-host-name')].some((one) => one.scrollWidth > one.clientWidth)"
+    page = drawn(browser, unknown, 700, views=VIEWS)
+    for scene in (whole, unknown, streams.on_gpus(whole), whole):
+        show(page, scene)
+        assert not page.evaluate(cut)
+        assert len(set(page.locator(".arw-host-name").all_inner_texts())) == 8
     page.close()
 
 

@@ -24,6 +24,8 @@ class Viewer:
     def __init__(self) -> None:
         self.shown: list[Snapshot] = []
         self.items: list[Any] = []
+        self.refreshed_with = -1
+        """Number of items that it had when it was to update what the notebook saves."""
         self.fed = threading.Event()
 
     def show(self, snapshot: Snapshot) -> None:
@@ -37,7 +39,8 @@ class Viewer:
 
     def flush(self) -> None: ...
 
-    def refresh(self) -> None: ...
+    def refresh(self) -> None:
+        self.refreshed_with = len(self.items)
 
 
 @pytest.fixture
@@ -62,6 +65,17 @@ def test_dashboards_are_fed_on_while_others_are_added(feed: feed_dashboards.Watc
     feed.put({"cell": 1, "kind": "text"})
     assert first.fed.wait(WITHIN) and others[-1].fed.wait(WITHIN)
     assert feed._thread is thread, "the thread that began has gone on"
+
+
+def test_the_end_of_a_notebooks_cell_brings_all_output_in_its_order(feed: feed_dashboards.Watch) -> None:
+    viewer = Viewer()
+    feed.add(viewer)
+    for number in range(200):
+        feed.put({"cell": number, "kind": "text"})
+        feed.put({"cell": number, "kind": "end"})
+        feed.refresh()
+        assert viewer.refreshed_with == 2 * (number + 1)
+    assert [item["cell"] for item in viewer.items] == [number for number in range(200) for _ in range(2)]
 
 
 def test_a_dashboard_that_nobody_holds_is_let_go(feed: feed_dashboards.Watch) -> None:

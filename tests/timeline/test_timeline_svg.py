@@ -19,7 +19,7 @@ from allranks.timeline.timeline_text import html, text
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def call(rank: int, began: float) -> TimelineCall:
+def call(rank: int, began: float, ended: float = 1.0) -> TimelineCall:
     return TimelineCall(
         1,
         "all_sum",
@@ -31,8 +31,8 @@ def call(rank: int, began: float) -> TimelineCall:
         place="",
         asked=began,
         began=began,
-        ended=1.0,
-        wait=0.9 - began,
+        ended=ended,
+        wait=ended - 0.1 - began,
         transfer=0.1,
         last=1,
     )
@@ -41,18 +41,28 @@ def call(rank: int, began: float) -> TimelineCall:
 def timeline(*calls: TimelineCall) -> CellTimeline:
     ranks = tuple(
         RankTimeline(rank, "a", 0.0, 2.0, 0, tuple(each for each in calls if each.rank == rank), (), ())
-        for rank in range(2)
+        for rank in sorted({0, 1} | {each.rank for each in calls})
     )
     return CellTimeline("main", "ring", 3, "", 2, False, 0.0, ranks, Alignment({"a": 0.0}, {"a": 0.0}))
 
 
 def test_its_title_says_for_which_rank_the_others_waited_and_for_how_much_of_the_cell() -> None:
     found = timeline(call(0, 0.1), call(1, 0.9))
-    finding = "Rank 1 was last in 1 of 1 timed calls; the others waited 800 ms for it, 40% of the cell."
+    finding = "Rank 1 was last in 1 of 1 timed calls; the others waited 800 ms for it (40% of the cell)."
     root = ET.fromstring(svg(found))
     assert root.findtext(f"{SVG}title") == found.finding == finding
     assert root.get("aria-label") == f"Timeline of a cell on each rank. {finding}"
     assert finding in text(found).splitlines() and f">{finding}</div>" in html(found)
+
+
+def test_the_share_of_several_calls_stands_beside_their_sum() -> None:
+    first = [call(0, 0.1), call(1, 0.5), call(2, 0.9)]
+    second = [call(0, 1.1, 1.5), call(1, 1.4, 1.5), call(2, 1.2, 1.5)]
+    third = [call(0, 1.6, 1.9), call(1, 1.7, 1.9), call(2, 1.8, 1.9)]
+    assert timeline(*first, *second, *third).finding == (
+        "Rank 2 was last in 2 of 3 timed calls; the others waited 1.00 s for it in all (50% of the cell), "
+        "800 ms at the longest."
+    )
 
 
 def test_a_cell_in_which_nothing_was_timed_has_no_title() -> None:

@@ -200,11 +200,15 @@ def test_the_past_has_a_letter_for_the_state_of_each_rank() -> None:
         RankView(0, "a", state="running"),
         RankView(1, "a", state="waiting", since=0.5),
         RankView(3, "a", state="waiting", since=5.0),
+        RankView(4, "b", state="running", away=3),
+        RankView(5, "a", state="running", silent=4),
+        RankView(6, "a", state="waiting"),
+        RankView(7, "a", state="waiting", since=0.5, in_task=True),
     )
     history = RateHistory()
     history.add(dataclasses.replace(WAITING, ranks=ranks))
     history.add(dataclasses.replace(WAITING, ranks=(RankView(0, "a", state="dead"),), at=101.5))
-    assert history.columns()["states"] == ["re w", "d"]
+    assert history.columns()["states"] == ["re w  ww", "d"]
 
 
 def test_the_page_has_the_same_letters_for_states() -> None:

@@ -216,7 +216,7 @@ def test_what_stays_in_a_saved_notebook_is_a_picture_and_tables_of_the_end(
     dashboard.show(changed(streams.snapshot(4, 1, 0.0), 2, state="dead", cause="killed by SIGKILL"))
     dashboard.logged([(0, "loss", 1, step, 1 - step / 10, 0.0) for step in range(10)])
     dashboard.refresh()
-    (now_id, picture, update), (_, tables, _) = published[3:]
+    (now_id, picture, update), (_, tables, _) = published[-2:]
     assert now_id == picture_id and update and "killed by SIGKILL" in tables["text/html"]
     said = texts(picture["image/svg+xml"])
     assert said[0] == "Rank 2 is dead: killed by SIGKILL" and "loss" in said and any("A rank " in text for text in said)
@@ -236,7 +236,11 @@ def test_a_line_is_as_wide_as_its_cable_is_fast_and_coloured_if_it_is_busy() -> 
     ]
     drawn = str(topology_picture(dataclasses.replace(now, links=tuple(links))))
     lines = re.findall(r'stroke="([^"]+)" stroke-width="(\d\.\d+)"/>', drawn)
-    assert sorted(lines) == sorted([(LINE, "2.38"), (LINE, "3.50"), (GRID, "3.50"), (LINE, "2.38")])
+    assert sorted(colour for colour, _ in lines) == sorted([LINE, LINE, GRID, LINE])
+    widths = sorted(float(width) for _, width in lines)
+    assert widths == pytest.approx([2.375, 3.5, 3.5, 3.5], abs=0.01), (
+        "the slow cable, the two fast ones, and the busiest of those whose speed is unknown"
+    )
 
 
 def test_links_to_ranks_that_a_shrinking_world_no_longer_has_are_left_out() -> None:
@@ -245,59 +249,50 @@ def test_links_to_ranks_that_a_shrinking_world_no_longer_has_are_left_out() -> N
     assert "rank 1" in texts(topology_picture(fewer)) and "rank 2" not in texts(topology_picture(fewer))
 
 
-def test_figures_alone_are_saved_once_a_second_states_and_logged_values_at_once(
+def test_the_saved_copy_is_drawn_when_it_is_due(
     published: list[tuple[str, dict[str, str], bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(dashboard_module, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
-    dashboard = Dashboard()
-    dashboard._ipython_display_()
-
-    def saves(snapshot: Snapshot) -> bool:
-        before = len(published)
-        dashboard.show(snapshot)
-        dashboard.refresh()
-        return len(published) > before
-
     four = streams.snapshot(4, 1, 0.0)
-    assert saves(four)
-    assert not saves(dataclasses.replace(four, at=four.at + 0.5))
-    assert saves(changed(four, 2, state="dead"))
-    dashboard.logged([(0, "loss", 1, 0, 1.0, 0.0)])
-    assert saves(changed(four, 2, state="dead"))
-    now += 1.0
-    assert saves(dataclasses.replace(changed(four, 2, state="dead"), at=four.at + 1.0))
-
-
-def test_a_dashboard_beside_which_nothing_happens_does_not_change_the_notebook(
-    published: list[tuple[str, dict[str, str], bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr(dashboard_module, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
     dashboard = Dashboard()
+    dashboard.show(four)
     dashboard._ipython_display_()
+    shown = len(published)
 
-    def saves(snapshot: Snapshot) -> bool:
-        nonlocal now
-        now += 10.0
-        before = len(published)
-        dashboard.show(dataclasses.replace(snapshot, at=now))
-        return len(published) > before
+    def saves() -> bool:
+        nonlocal shown
+        before, shown = shown, len(published)
+        return shown > before
 
-    idle = world("idle", "idle", "dead")
-    assert saves(idle)
-    assert not saves(idle) and not saves(changed(idle, 0, rss=5)), "only figures"
-    dashboard.logged([(0, "loss", 1, 0, 1.0, 0.0)])
-    assert saves(idle) and not saves(idle)
-    running = changed(idle, 1, state="running")
-    assert saves(running) and saves(running), "figures of a rank that works"
-    assert saves(idle) and not saves(idle)
-    dashboard.show(changed(idle, 0, rss=6))
-    dashboard.refresh()  # at once after others of the same standing
-    assert not dashboard._put_off
-    dashboard.show(changed(idle, 0, rss=7))
     dashboard.refresh()
-    assert saves(idle) and not saves(idle), "the figures at the end of a short cell"
+    assert not saves(), "what was displayed is saved"
+    dashboard.show(changed(four, 2, away=3))
+    dashboard.refresh()
+    assert saves()
+    now += 5.0
+    dashboard.show(four)
+    assert not saves()
+    dashboard.output([{"cell": 1, "kind": "end", "ok": True, "seconds": 0.1}])
+    dashboard.show(four)
+    assert saves(), "a cell has ended"
+    dashboard.logged([(0, "loss", 1, 0, 1.0, 0.0)])
+    dashboard.refresh()
+    assert saves()
+    dashboard.start_over([four], None)
+    dashboard.refresh()
+    assert saves()
+
+
+def test_all_copies_of_a_dashboard_show_the_same(published: list[tuple[str, dict[str, str], bool]]) -> None:
+    four = streams.snapshot(4, 1, 0.0)
+    dashboard = Dashboard()
+    dashboard.show(four)
+    dashboard._ipython_display_()
+    dashboard.show(changed(four, 2, state="dead", cause="killed by SIGKILL"))
+    dashboard._ipython_display_()
+    tables = {display: data["text/plain"] for display, data, _ in published if display.endswith("-tables")}
+    assert len(tables) == 2 and all("killed by SIGKILL" in text for text in tables.values())
 
 
 def test_what_stays_after_the_end_of_the_cluster_are_its_ranks(

@@ -99,9 +99,16 @@ def _row(snapshot: Snapshot) -> _Row:
 
 
 def _letters(ranks: Iterable[RankView]) -> str:
-    """Return a letter for each rank up to the largest one; a world that changes may lack some in between."""
-    known = {view.rank: LETTERS[state_word(view)] for view in ranks}
+    """Return a letter for each rank up to the largest one; a world that changes may lack some in between.
+
+    It is a blank for a rank that does not report: what it last reported may no longer be so.
+    """
+    known = {view.rank: LETTERS[state_word(view)] if _is_heard(view) else " " for view in ranks}
     return "".join(known.get(rank, " ") for rank in range(1 + max(known, default=-1)))
+
+
+def _is_heard(view: RankView) -> bool:
+    return view.away is None and view.silent is None
 
 
 def _whole(rate: float | None) -> int | None:

@@ -27,10 +27,11 @@ from typing import Any
 import anywidget
 import traitlets
 
-from allranks_backends.views import AT_REST, RankView, Snapshot
+from allranks_backends.views import RankView, Snapshot
 
 from ._history import RateHistory
 from ._kept import Json, KeptOutput
+from ._saved_copy import SavedCopy
 from ._snapshot_tables import logged_html, logged_text, snapshot_html, snapshot_text
 from .curve_picture import Drawn
 from .curves import Curves, LoggedRow, rows_json
@@ -52,12 +53,6 @@ COUNTED = ("since", "stalled", "silent", "away", "compiling")
 """Fields of a rank that count seconds: they go on while nothing happens, and the page counts on."""
 HANGS_AFTER = 2.0
 """Seconds in a collective after which the page names the ranks that are missing in it (snapshot.js)."""
-SAVED_EVERY = 10.0
-"""Seconds between refreshes of the picture and tables that the notebook saves, while ranks work."""
-STANDS_STILL = AT_REST | {"planned", "stopped", "dead"}
-"""States of a rank whose figures say nothing new: saving them would only mark the notebook as changed."""
-SAVED_AGAIN = 1.0
-"""Minimum seconds between two refreshes that differ only in figures: drawing takes longer than a short cell."""
 MESSAGE_TYPE = "allranks_widget"
 MESSAGE_BYTES = 1_000_000
 """Output is sent in messages of about this size, so that a page can draw in between."""
@@ -124,17 +119,12 @@ class Dashboard(anywidget.AnyWidget):
         self._pending = False
         self._held: float | None = None
         """Unix time until which the last frame sent was still right; None if a change followed at once."""
-        self._refreshed = time.monotonic()
-        self._saved: Snapshot | None = None
-        self._put_off = False
-        """Whether figures were not saved, since others had been a moment before."""
+        self._copy = SavedCopy()
         self._display_ids: deque[str] = deque(maxlen=8)
         """Display ids of the pictures and tables saved in the notebook."""
         self._history = RateHistory()
         self._kept = KeptOutput()
         self._curves = Curves()
-        self._stale = False
-        """Whether something was logged, or another world was shown, since the tables were saved."""
         self._number = 0
         self._lock = threading.RLock()
         self.on_msg(lambda _widget, content, _buffers: self._asked(content))
@@ -152,8 +142,8 @@ class Dashboard(anywidget.AnyWidget):
                 self._world = snapshot
             elif self._world is not None:
                 self._world = replace(self._world, state="down")
-            if time.monotonic() - self._refreshed >= SAVED_EVERY and self._is_unsaved(snapshot):
-                self.refresh()
+            self._copy.shown(snapshot)
+            self._save_if_due()
             if before is not None and time.monotonic() - self._beat_at >= BEAT:
                 self._beat_at = time.monotonic()
                 self.send({"do": "beat"})
@@ -179,6 +169,8 @@ class Dashboard(anywidget.AnyWidget):
         """Append output to the view of the ranks: items that are already folded, each with its ``cell`` and ``kind``
         (``begin``, ``text``, ``error``, ``display``, ``result``, ``update``, ``clear``, ``cut``, ``live``, ``end``)."""
         with self._lock:
+            if any(item["kind"] == "end" for item in items):
+                self._copy.cell_ended()
             batch: list[bytes] = []
             size = 0
             for data in self._kept.add(items):
@@ -194,7 +186,7 @@ class Dashboard(anywidget.AnyWidget):
         """Draw values that ranks logged; each row is (rank, name, cell, step, value, Unix time in seconds)."""
         with self._lock:
             self._curves.add(rows)
-            self._stale = True
+            self._copy.stale = True
             self._number += 1
             self.send({"do": "logged", "number": self._number}, [rows_json(rows)])
 
@@ -208,7 +200,7 @@ class Dashboard(anywidget.AnyWidget):
         """Show another world from now on, without data of the previous one. `snapshots` are the new world's past."""
         with self._lock:
             self.on_action = on_action
-            self._kept, self._curves, self._stale = KeptOutput(), Curves(), True
+            self._kept, self._curves, self._copy.stale = KeptOutput(), Curves(), True
             self._number += 1
             self.history(snapshots)
 
@@ -243,31 +235,18 @@ class Dashboard(anywidget.AnyWidget):
         self.send({**answer, "text": said or "", "failed": failed})
 
     def refresh(self) -> None:
-        """Update the picture and tables that the notebook saves. `show` does so every ten seconds while ranks
-        work; call it when a cell has ended, so that they show the end of the cell. Within a second, only a new state or
-        logged value is saved."""
+        """Update the picture and tables that the notebook saves, if they lack a state or a logged value. Call it at the
+        end of a cell of the notebook. `show` updates them, too, from time to time."""
         with self._lock:
-            if not self._display_ids or self.snapshot is None:
-                return
-            if not (self._stale or self._is_new(self.snapshot)):
-                self._put_off = self._put_off or self.snapshot is not self._saved
-                return
-            self._refreshed = time.monotonic()
-            self._saved, self._stale, self._put_off = self.snapshot, False, False
-            self._publish_saved(self._display_ids, update=True)
+            self._save_if_due(at_once=True)
 
-    def _is_new(self, snapshot: Snapshot) -> bool:
-        """Whether `snapshot` has a state that the notebook has not saved, or other figures than a second ago."""
-        if snapshot is self._saved:
-            return False
-        standing = self._saved and _standing(self._saved)
-        return time.monotonic() - self._refreshed >= SAVED_AGAIN or standing != _standing(snapshot)
+    def _save_if_due(self, at_once: bool = False) -> None:
+        if self._display_ids and self._copy.is_due(time.monotonic(), at_once):
+            self._save()
 
-    def _is_unsaved(self, snapshot: Snapshot) -> bool:
-        """Whether the notebook lacks more than the latest figures of a world that stands still."""
-        if self._saved is None or self._stale or self._put_off or _standing(self._saved) != _standing(snapshot):
-            return True
-        return any(view.state not in STANDS_STILL or view.tasks for view in snapshot.ranks)
+    def _save(self) -> None:
+        self._publish_saved(self._display_ids, update=True)
+        self._copy.saved(time.monotonic())
 
     def picture(self, view: str = "topology") -> str:
         """Return what a view shows now as the text of an SVG, which needs no kernel and no script.
@@ -321,9 +300,13 @@ class Dashboard(anywidget.AnyWidget):
         publish_display_data({**view, "text/plain": plain})  # type: ignore[no-untyped-call]
         if not self._tables:
             return
-        display_id = uuid.uuid4().hex
-        self._display_ids.append(display_id)
-        self._publish_saved([display_id])
+        with self._lock:
+            if self._display_ids:
+                self._save()  # so that all copies are the same
+            display_id = uuid.uuid4().hex
+            self._display_ids.append(display_id)
+            self._publish_saved([display_id])
+            self._copy.saved(time.monotonic())
 
     def _publish_saved(self, display_ids: Iterable[str], update: bool = False) -> None:
         """Publish what stays in a saved notebook: a picture, and tables.
@@ -394,11 +377,6 @@ def _changed(before: Snapshot, after: Snapshot) -> bool:
             if _hangs(old) != _hangs(new) or replace(old, **counted) != new:
                 return True
     return replace(before, at=after.at, ranks=after.ranks) != after
-
-
-def _standing(snapshot: Snapshot) -> object:
-    """What the saved picture says in words: the states of the world and of its ranks."""
-    return snapshot.state, [(view.rank, view.state, view.cause) for view in snapshot.ranks]
 
 
 def _counts_on(before: float | None, after: float | None) -> bool:

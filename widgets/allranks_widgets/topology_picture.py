@@ -66,11 +66,6 @@ class _LinkedPair:
         return max(self.up or 0.0, self.down or 0.0)
 
     @property
-    def speed(self) -> float:
-        """Bytes a second: what its cables claim in one direction, else the rate."""
-        return self.nominal / 8 if self.nominal else self.rate
-
-    @property
     def label(self) -> str:
         """For example ``↓ 1.9 GB/s ↑ 3.2 kB/s · 40 Gbit/s``: down is from the smaller rank to the larger one."""
         rates = f"↓ {human_rate(self.up)} ↑ {human_rate(self.down)}"
@@ -263,14 +258,16 @@ def _in_all(pairs: Sequence[_LinkedPair]) -> str:
 def _links(pairs: Sequence[_LinkedPair], middles: dict[int, float]) -> Iterator[str]:
     """Yield the links as brackets with labels if they make a ring of the ranks, otherwise as arcs.
 
-    A line is as wide as its cable is fast or, where that is unknown, as its rate is high.
+    A line is as wide as its cable is fast among those whose speed is known, or as its rate is high among the others:
+    what a cable could carry and what another one carries now cannot be compared.
     """
-    top = max(1.0, *(pair.speed for pair in pairs))
+    fastest = max((pair.nominal or 0.0 for pair in pairs), default=0.0)
+    busiest = max(1.0, *(pair.rate for pair in pairs if not pair.nominal), 0.0)
     ring = _is_ring(pairs, len(middles))
     longest = max(pair.high - pair.low for pair in pairs)
     for pair in pairs:
         low, high = middles[pair.low], middles[pair.high]
-        width = 1.25 + 2.25 * math.sqrt(pair.speed / top)
+        width = 1.25 + 2.25 * math.sqrt(pair.nominal / fastest if pair.nominal else pair.rate / busiest)
         how = f'fill="none" stroke="{LINE if pair.rate else GRID}" stroke-width="{width:.2f}"'
         if not ring:
             reach = 24 + (FAR - BOX - 30) * (pair.high - pair.low) / longest

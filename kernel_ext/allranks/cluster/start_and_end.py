@@ -94,11 +94,13 @@ class StartAndEnd:
         name, keep = self._live.settings.name, self._live.settings.options.keep
         kept = read_detached(name) if keep else readable(name)
         if kept is not None and kept.exists and (keep or not kept.has_notebook):
-            take = "" if kept.has_notebook else f"take it over with %distributed attach {name}, or "
             where = f", attached to the notebook of process {kept.notebook[0]}" if kept.has_notebook else ""
-            raise UsageError(
-                f"a cluster named {name!r} is already up ({kept}{where}): {take}start another with --name."
-            )
+            how = f": take it over with %distributed attach {name}, or start another with --name."
+            if kept.has_notebook:
+                how = ": start another with --name."
+            elif kept.why_not:
+                how = f", but {kept.why_not}. Or start another with --name."
+            raise UsageError(f"a cluster named {name!r} is already up ({kept}{where}){how}")
 
     def was_left_behind(self) -> bool:
         """See `Cluster.was_left_behind`."""

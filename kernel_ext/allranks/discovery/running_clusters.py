@@ -15,7 +15,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from allranks.errors import NoCluster, UsageError
-from allranks.head.world.detached_cluster_file import Detached, detached_clusters, detached_file
+from allranks.head.world.detached_cluster_file import (
+    Detached,
+    detached_clusters,
+    detached_file,
+    other_version,
+)
 from allranks.hosts.ssh.interpreter import Interpreter, interpreter_of
 from allranks.hosts.ssh.ssh_failures import explained
 from allranks.hosts_from_options import named_hosts
@@ -314,10 +319,9 @@ def _unreadable(host: str, told: object) -> str:
     """A sentence on a cluster described by another version of allranks, from the fields that can be read."""
     cluster, here = told if isinstance(told, dict) else {}, installed("allranks")
     name, version, python = (cluster.get(field) for field in ("name", "version", "python"))
-    which = f"allranks {version}" if version else "an older version of allranks"
-    which = f"another build of {which}" if version == here else which
     there = f" There: {shlex.quote(python)} -m allranks list" if isinstance(python, str) else ""
-    return f"{name or 'A cluster'} on {host} runs with {which}, which this one ({here}) cannot read.{there}"
+    which = f"{other_version(version)}, which this one ({here}) cannot read."
+    return f"{name or 'A cluster'} on {host} runs with {which}{there}"
 
 
 def _run(pythons: Mapping[str, Interpreter], what: str) -> tuple[dict[str, list[object]], dict[str, str]]:

@@ -78,7 +78,7 @@ def _words(
         ranks=range(world.size if world is not None else 0),
         on_ranks=lambda begins: _variables(world, begins),
         hosts=lambda: _hosts(world),
-        clusters=lambda: sorted(left_behind()),
+        clusters=lambda: sorted(name for name, kept in left_behind().items() if not kept.why_not),
         runs=lambda: [run.name.removeprefix("run ") for run in RUNS if " " not in run.name.removeprefix("run ")],
     )
     if found is None:

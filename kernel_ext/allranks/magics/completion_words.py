@@ -55,7 +55,7 @@ def words(
     """Completions of `word` after the words `before` it; None if it is a file, which IPython completes.
 
     `user_ns` has the notebook's variables, `ranks` the world's ranks. `on_ranks` returns the ranks' variables that
-    begin with a word, `hosts` the names of hosts, `clusters` the names of clusters without a notebook, and `runs` the
+    begin with a word, `hosts` the names of hosts, `clusters` the names of clusters that can be attached, and `runs` the
     names of runs.
     """
     verb = before[0] if before else ""

@@ -189,7 +189,8 @@ def load(shell: Any) -> None:
     parsers = {"%distributed": magics._lines, **{f"%%{name}": parser for name, parser in magics._cells.items()}}
     completion.install(shell, lambda: magics.cluster, parsers)
     for name, kept in left_behind().items():
-        print(f"{name} runs without a notebook: {kept}. Take it over with %distributed attach {name}")
+        how = f", but {kept.why_not}" if kept.why_not else f". Take it over with %distributed attach {name}"
+        print(f"{name} runs without a notebook: {kept}{how}")
 
 
 def unload(shell: Any) -> None:

@@ -15,9 +15,9 @@ import msgspec
 M = TypeVar("M")
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
-WIRE_FORMAT = 1
-"""Number of the form of all messages: a notebook attaches only to ranks with the same. Raise it in a release that
-changes messages so that those of the release before could not be read. 0 means that a release had no number."""
+MESSAGE_FORMAT = 1
+"""Number of the form of all messages: a notebook attaches only to ranks with the same. Raise it if the previous release
+cannot read the new messages, or this one not the old. 0 means that a release had no number."""
 
 
 class NotUnderstood(ValueError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,6 @@ from .fold import Block
 from .ipython_shell import running_shell
 from .safe_text import clean, plain
 
-REFRESH_EVERY = 2.0
-"""Minimum time, in seconds, between two updates of what the notebook saves that are made between cells."""
 EVERY = 0.1
 """Seconds between two updates of dashboards."""
 KEEP_ITEMS = 50_000
@@ -76,11 +73,8 @@ class Watch:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._drawing = threading.Lock()
-        """Held while dashboards are drawn: their position in the logged values must not be read twice."""
-        self._refreshed = float("-inf")
-        """When what the notebook saves was updated last."""
-        self._unsaved = False
-        """Whether a cell of the ranks has ended since."""
+        """Held while dashboards are drawn: their position in the logged values must not be read twice, and output must
+        keep its order."""
 
     def add(self, dashboard: Viewer) -> None:
         """Feed one more dashboard, as long as it is referenced elsewhere."""
@@ -118,15 +112,15 @@ class Watch:
         """Queue an item of a cell's output, if there is a dashboard."""
         if self.watched:
             self._items.append(item)
-            self._unsaved = self._unsaved or item["kind"] == "end"
 
     def refresh(self, _result: object = None) -> None:
         """Update what the notebook saves, at the end of a cell of the notebook (IPython's ``post_run_cell``).
 
-        nbclient, with which papermill and nbconvert run notebooks, drops updates that come between two cells.
+        It must not wait for the thread: nbclient, with which papermill and nbconvert run notebooks, drops updates that
+        come between two cells.
         """
-        if self._unsaved and self.watched:
-            self._bring([], refresh=True, last=False)
+        if self.watched:
+            self._bring(refresh=True)
 
     def stop(self) -> None:
         """Show that the cluster is down, and end the thread."""
@@ -153,17 +147,15 @@ class Watch:
         last = False
         while not self._ends(last):
             last = self._wake.wait(EVERY)
+            self._bring(refresh=last, flush=last)
+
+    def _bring(self, refresh: bool = False, flush: bool = False) -> None:
+        """Send every dashboard the snapshot, the output that waits, and new logged values. `refresh`: also have them
+        update what the notebook saves; `flush`: also have them send what they hold back."""
+        with self._drawing:
             items: list[Item] = []
             while self._items:
                 items.append(self._items.popleft())
-            refresh = last or (self._unsaved and time.monotonic() - self._refreshed > REFRESH_EVERY)
-            self._bring(items, refresh, last)
-
-    def _bring(self, items: Sequence[Item], refresh: bool, last: bool) -> None:
-        """Send every dashboard the snapshot, and new output and logged values. `last`: the cluster is down."""
-        with self._drawing:
-            if refresh:
-                self._refreshed, self._unsaved = time.monotonic(), False
             snapshot = self._snapshot()
             for dashboard in self._viewers():
                 try:
@@ -175,7 +167,7 @@ class Watch:
                         dashboard.logged(rows)
                     if refresh:
                         dashboard.refresh()
-                    if last:
+                    if flush:
                         dashboard.flush()
                 except Exception:  # its page or its comm is gone; the other dashboards go on
                     logging.getLogger("allranks").exception("a dashboard could not be drawn and was disconnected")

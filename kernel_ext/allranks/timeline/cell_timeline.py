@@ -93,11 +93,7 @@ class CellTimeline:
     @property
     def finding(self) -> str | None:
         """The straggler in a sentence, with the share of the cell's time that others waited for it; None without."""
-        if not self.straggler:
-            return None
-        share = min(1.0, self._times.waited_for_straggler / self.seconds) if self.seconds else 0.0
-        of_cell = f", {share:.0%} of the cell" if share >= 0.01 else ""
-        return f"{self.straggler[0].upper()}{self.straggler[1:]}{of_cell}."
+        return self._times.straggler_in(self.seconds)
 
     @cached_property  # used several times, and computed from every call of every rank
     def _times(self) -> CollectiveTimes:

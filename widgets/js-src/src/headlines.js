@@ -2,7 +2,7 @@
 
 import { plain } from "./ansi.js";
 import { mean } from "./history.js";
-import { missing, operations, sum } from "./snapshot.js";
+import { findings, missing, operations, sum } from "./snapshot.js";
 import * as units from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
@@ -12,6 +12,7 @@ import * as units from "./units.js";
 const MOST_POINTS = 100; // points from which a trend is computed
 const LEAST_POINTS = 6;
 const LONGEST = 80; // characters of a line of output
+const STARTING = "The world is starting"; // which is no trouble
 
 /**
  * What is wrong with the world as a whole, in the words of Python's `finding` (topology_picture.py); else empty.
@@ -36,11 +37,14 @@ export function ofTrouble(snapshot) {
 }
 
 /**
- * The title of a picture of the world: what is wrong with it, else the rank that others wait for longest.
+ * The title of a picture of the world: what is wrong with it, else with its links, else the rank that others wait for
+ * longest; empty if there is nothing of these.
  * @param {Snapshot} snapshot
  */
 export function ofWorld(snapshot) {
-  return ofTrouble(snapshot) || capital(printable(snapshot.straggler ?? "")).replace(/\.+$/, "");
+  const links = ofLinks(findings(snapshot));
+  const straggler = printable(snapshot.straggler ?? "").replace(/\.+$/, "");
+  return ofTrouble(snapshot) || capital(links.wrong ? links.text : straggler);
 }
 
 /**
@@ -50,7 +54,7 @@ export function ofWorld(snapshot) {
  */
 export function ofTopology(snapshot, found) {
   const text = ofTrouble(snapshot);
-  return text ? { text, wrong: snapshot.state !== "starting", whole: text } : ofLinks(found);
+  return text ? { text, wrong: text !== STARTING, whole: text } : ofLinks(found);
 }
 
 /** @param {import("./types.js").RankView[]} ranks */

@@ -53,8 +53,11 @@ export class History {
     });
   }
 
-  /** @param {Snapshot} snapshot */
+  /** @param {Snapshot} snapshot one of a world that has ended holds what was before, and adds nothing, as in Python */
   add(snapshot) {
+    const newest = this.at[this.at.length - 1];
+    if (newest !== undefined && snapshot.held && snapshot.held - newest >= 1) this.#hold(Math.floor(snapshot.held));
+    if (snapshot.state === "down") return;
     const at = snapshot.at ?? 0;
     const links = snapshot.links ?? [];
     /** @type {Map<string, Value>} */
@@ -66,8 +69,6 @@ export class History {
     row.set("wire", wire === null ? null : wire / Math.max(1, snapshot.ranks.length));
     row.set("peak", known(snapshot.peak));
     row.set("effective", mean(snapshot.ranks.map((rank) => rank.effective)));
-    const last = this.at[this.at.length - 1];
-    if (last !== undefined && snapshot.held && snapshot.held - last >= 1) this.#hold(Math.floor(snapshot.held));
     this.#put(at, row, lettersOf(snapshot));
   }
 

@@ -82,12 +82,16 @@ function render({ model, el, apart = false }) {
   const ofRanks = [];
   /** @param {string} name @param {string} finding @returns {[string, string]} */
   const caption = (name, finding) => {
-    // Charts and output say what they show, unless ranks are in trouble.
+    // Charts and output say what they show, unless the world is in trouble.
     const first = name === "Topology" ? ofWorld : ofTrouble;
     const title = (store.snapshot && first(store.snapshot)) || (finding ? `${name}: ${finding}` : name);
     return [title, `${world.textContent} · allranks, ${new Date().toLocaleString()}`];
   };
-  /** @param {string} name @param {{closed?: boolean, tools?: Node[]}} how @param {Node[]} nodes */
+  /**
+   * @param {string} name
+   * @param {{closed?: boolean, tools?: Node[], caption?: (finding: string) => [string, string]}} how
+   * @param {Node[]} nodes
+   */
   const section = (name, how, ...nodes) => {
     const made = new Section(name, { views, opened: () => again(), root, caption: (finding) => caption(name, finding), ...how }, ...nodes);
     sections.append(made.node);
@@ -118,7 +122,7 @@ function render({ model, el, apart = false }) {
       });
     } else if (view === "throughput") {
       const throughput = new Throughput(root, store, { low });
-      const part = section("Throughput", { tools: throughput.tools }, throughput.node);
+      const part = section("Throughput", { tools: throughput.tools, caption: (finding) => caption("Throughput", throughput.shows || finding) }, throughput.node);
       parts.push((those) => {
         if (!ofSnapshot(those)) return;
         if (part.open) throughput.update();

@@ -3,6 +3,7 @@
 import { stateOf } from "./snapshot.js";
 
 /** @typedef {import("./history.js").History} History */
+/** @typedef {import("./types.js").RankView} RankView */
 /** @typedef {"full" | "stripes" | "half" | "line" | "checks"} Pattern of a state, to be told without colour */
 
 /** @type {Record<string, string>} by state, as in Python (allranks_widgets/_history.py) */
@@ -14,10 +15,10 @@ export const LETTERS = {
 /** @type {Map<string, string>} */
 export const STATES = new Map(Object.entries(LETTERS).map(([state, letter]) => [letter, state]));
 
-/** @type {Record<string, [string, Pattern]>} by letter: its colour in style.css, and its pattern */
+/** @type {Record<string, [string, Pattern]>} by letter: its colour in style.css, as on the cards, and its pattern */
 export const LOOKS = {
-  s: ["idle-line", "half"], i: ["idle-line", "line"], r: ["accent", "full"], e: ["series-2", "half"],
-  w: ["wait", "stripes"], b: ["warn", "half"], f: ["bad", "full"], u: ["warn", "stripes"],
+  s: ["accent", "half"], i: ["idle-line", "line"], r: ["ok", "full"], e: ["ok", "half"],
+  w: ["wait", "stripes"], b: ["wait", "half"], f: ["bad", "full"], u: ["warn", "stripes"],
   t: ["warn", "full"], d: ["bad", "checks"],
 };
 
@@ -29,21 +30,26 @@ const HOLDS = 5; // seconds for which a row holds, if none follows
 export function lettersOf(snapshot) {
   /** @type {string[]} */
   const letters = [];
-  for (const rank of snapshot.ranks) letters[rank.rank] = LETTERS[stateOf(rank, 0)] ?? " ";
+  for (const rank of snapshot.ranks) letters[rank.rank] = isHeard(rank) ? (LETTERS[stateOf(rank, 0)] ?? " ") : " ";
   return Array.from(letters, (letter) => letter ?? " ").join("");
 }
 
+/** @param {RankView} rank whether its state is known: it reports, and its host can be reached */
+const isHeard = (rank) => (rank.away ?? null) === null && (rank.silent ?? null) === null;
+
 /**
- * The states of the last seconds.
+ * The states of the last seconds, from the first on of which something is known.
  * @param {History} history
  * @param {number} seconds
  * @returns {{at: number[], rows: string[]}} the seconds (Unix time), and for each rank a letter for each of them
  */
 export function gridOf(history, seconds) {
   const { at, states } = history;
+  const known = states.findIndex((letters) => letters.trim());
+  if (known < 0) return { at: [], rows: [] };
   const end = at[at.length - 1];
-  if (end === undefined) return { at: [], rows: [] };
-  const times = Array.from({ length: seconds }, (_, i) => end - seconds + 1 + i);
+  const first = Math.max(at[known], end - seconds + 1);
+  const times = Array.from({ length: end - first + 1 }, (_, i) => first + i);
   let next = 0;
   const columns = times.map((time) => {
     while (next < at.length && at[next] <= time) next++;

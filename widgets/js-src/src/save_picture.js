@@ -7,7 +7,7 @@ import { svg } from "./dom.js";
 
 const EDGE = 16; // pixels around
 const ABOVE = 52; // pixels of the title
-const CHARACTER = 8.5; // pixels of one in the title, on average
+const TITLE = { size: 16, weight: 600 };
 const SHARP = 2; // pixels of the PNG for each of the page
 const LEFT_OUT = ".arw-tools, .arw-toolbar, .arw-more, .arw-log > button, details:not([open]), .arw-section-head, .arw-away, .arw-pointed, .arw-tooltip, .arw-menu";
 const DRAWN = /** @type {const} */ (["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "opacity",
@@ -30,7 +30,6 @@ export function pictureOf(view, title, below) {
   const picture = svg("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "font-family": style.fontFamily });
   const named = svg("title");
   named.textContent = title;
-  const fits = Math.floor((width - 2 * EDGE) / CHARACTER);
   const line = (/** @type {string} */ text, /** @type {number} */ y, /** @type {Record<string, any>} */ more) => {
     const made = svg("text", { x: EDGE, y, fill: style.color, ...more });
     made.textContent = text;
@@ -38,7 +37,7 @@ export function pictureOf(view, title, below) {
   };
   picture.append(
     named, svg("rect", { width, height, fill: ground }),
-    line(title.length > fits ? `${title.slice(0, fits - 1)}…` : title, 25, { "font-size": 16, "font-weight": 600 }),
+    line(cut(title, `${TITLE.weight} ${TITLE.size}px ${style.fontFamily}`, width - 2 * EDGE), 25, { "font-size": TITLE.size, "font-weight": TITLE.weight }),
     line(below, 42, { "font-size": 11, "fill-opacity": 0.75 }),
   );
   const content = svg("g");
@@ -205,12 +204,31 @@ function written(text, style, x, y, width) {
 /** @type {CanvasRenderingContext2D | null} */
 let ruler = null;
 
+/** @param {string} text @param {string} font as in CSS @returns {TextMetrics | undefined} */
+function measured(text, font) {
+  ruler ??= document.createElement("canvas").getContext("2d");
+  if (ruler) ruler.font = font;
+  return ruler?.measureText(text);
+}
+
+/** @param {string} text @param {string} font @param {number} room pixels @returns {string} as much of it as there is room for */
+function cut(text, font, room) {
+  const fits = (/** @type {string} */ some) => (measured(some, font)?.width ?? 0) <= room;
+  if (fits(text)) return text;
+  let [length, tooLong] = [0, text.length];
+  while (tooLong - length > 1) {
+    const middle = (length + tooLong) >> 1;
+    if (fits(`${text.slice(0, middle)}…`)) length = middle;
+    else tooLong = middle;
+  }
+  return `${text.slice(0, length).trimEnd()}…`;
+}
+
 /** @param {CSSStyleDeclaration} style @param {number} top @param {number} height @returns {number} where a line of text stands */
 function baseline(style, top, height) {
-  ruler ??= document.createElement("canvas").getContext("2d");
-  if (!ruler) return top + 0.8 * height;
-  ruler.font = `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
-  const { fontBoundingBoxAscent: up, fontBoundingBoxDescent: down } = ruler.measureText("x");
+  const metrics = measured("x", `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`);
+  if (!metrics) return top + 0.8 * height;
+  const { fontBoundingBoxAscent: up, fontBoundingBoxDescent: down } = metrics;
   return top + (height - up - down) / 2 + up;
 }
 

@@ -25,12 +25,13 @@ export function doing(rank) {
 }
 
 /**
- * The state of a rank in a word. Every collective takes its time: a rank waits only once that is long.
+ * The state of a rank in a word, as Python's `state_word` (status.py). Every collective takes its time: a rank waits only
+ * once that is long, if a task of an earlier cell is blocked in it, or if it is not known for how long.
  * @param {RankView} rank
  * @param {number} behind seconds since the snapshot was made
  */
 export function stateOf(rank, behind) {
-  if (rank.state === "waiting" && (rank.since ?? 0) + behind < HANGS_AFTER) return "exchanging";
+  if (rank.state === "waiting" && !rank.in_task && (rank.since ?? HANGS_AFTER) + behind < HANGS_AFTER) return "exchanging";
   return rank.state ?? "starting";
 }
 
@@ -120,7 +121,7 @@ export function advice(snapshot, behind) {
   const dead = snapshot.ranks.filter((rank) => rank.state === "dead");
   if (dead.length) {
     const causes = [...new Set(dead.map((rank) => rank.cause).filter(Boolean))];
-    const text = `${capital(rankLabel(numbers(dead)))} died${causes.length ? `: ${causes.join("; ")}` : ""}.`;
+    const text = `${capital(rankLabel(numbers(dead)))} ${dead.length === 1 ? "is" : "are"} dead${causes.length ? `: ${causes.join("; ")}` : ""}.`;
     return { text, kind: "bad", button: "Heal", verb: "heal", ranks: [null] };
   }
   const hang = missing(snapshot);
@@ -251,18 +252,24 @@ export function findings(snapshot) {
   });
 }
 
-/** @param {LinkView} view @returns {number} bytes a second: what its interface claims, else its rate */
-const speedOf = (view) => (view.nominal ? view.nominal / 8 : (view.rate ?? 0));
+/** @typedef {{nominal: number, rate: number}} Fastest bits and bytes a second, at least one */
 
-/** @param {LinkView[]} links @returns {number} bytes a second of the thickest line, at least one */
-export const fastest = (links) => Math.max(1, ...links.map(speedOf));
+/** @param {LinkView[]} links @returns {Fastest} the nominal speed and, of links without one, the rate of the thickest lines */
+export const fastest = (links) => ({
+  nominal: Math.max(1, ...links.map((view) => view.nominal ?? 0)),
+  rate: Math.max(1, ...links.map((view) => (view.nominal ? 0 : (view.rate ?? 0)))),
+});
 
 /**
- * How thick the line of a link is, in pixels: by how fast its cable is, or, where that is unknown, by its rate.
+ * How thick the line of a link is, in pixels: by how fast its cable is among those whose speed is known, or by its rate
+ * among the others. What a cable could carry and what another one carries now cannot be compared.
  * @param {LinkView} view
- * @param {number} top see `fastest`
+ * @param {Fastest} top
  */
-export const thickness = (view, top) => 1.25 + 2.25 * Math.sqrt(Math.min(1, speedOf(view) / top));
+export function thickness(view, top) {
+  const share = view.nominal ? view.nominal / top.nominal : (view.rate ?? 0) / top.rate;
+  return 1.25 + 2.25 * Math.sqrt(Math.min(1, share));
+}
 
 /**
  * Hosts in the order of their first rank, with the ranks on each; hosts without ranks last.

@@ -62,6 +62,11 @@ export class Throughput {
     this.node = h("div.throughput", { "data-low": low }, ...drawn, operations, this.none);
   }
 
+  /** @returns {string} what is drawn, for the title of a picture; empty for the traffic */
+  get shows() {
+    return this.by === "states" ? "states of the ranks" : "";
+  }
+
   update(force = false) {
     const { history, snapshot } = this.store;
     if (!snapshot) return;

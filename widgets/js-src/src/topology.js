@@ -54,9 +54,12 @@ export class Topology {
     this.size = "large"; // of the cards
     /** @type {Element[]} the rest of the plan */
     this.behind = [];
-    this.top = 1; // bytes a second of the thickest line
+    this.top = fastest([]);
     /** @type {((snapshot: Snapshot, found: LinkFinding[]) => void)[]} */
     this.updates = [];
+    /** @type {(() => string)[]} of the heads of hosts: each returns which figures stand beside the name */
+    this.heads = [];
+    this.figures = ""; // beside all names, when these were measured
     this.mapped = false; // whether links are too many, or too long, to be drawn
     /** @type {LinkFinding[]} */
     this.found = [];
@@ -97,7 +100,7 @@ export class Topology {
     this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
-    if (built) this.#shorten(snapshot, found);
+    this.#updateHeads(built);
     hide(this.matrix.node, !this.mapped);
     if (this.mapped && (!this.low || this.details.open)) this.matrix.update(found, hosts, width);
     this.tooltip.update();
@@ -106,12 +109,27 @@ export class Topology {
   }
 
   /**
-   * Where a host's name is cut, shorten those of all hosts so that they still differ. Names are measured once
-   * for each plan, not for each frame.
-   * @param {Snapshot} snapshot
-   * @param {LinkFinding[]} found
+   * Draw the heads of hosts. Names are measured for each plan, and where other figures stand beside them, but not for
+   * each frame.
+   * @param {boolean} built whether the plan is a new one
    */
-  #shorten(snapshot, found) {
+  #updateHeads(built) {
+    const drawAll = () => this.heads.map((update) => update()).join();
+    const figures = drawAll();
+    if (!built && figures === this.figures) return;
+    this.figures = figures;
+    if (this.short.size) {
+      this.short.clear();
+      drawAll();
+    }
+    this.#shorten(drawAll);
+  }
+
+  /**
+   * Where a host's name is cut, shorten those of all hosts so that they still differ.
+   * @param {() => void} drawAll
+   */
+  #shorten(drawAll) {
     const nodes = this.behind.map((node) => node.querySelector(".arw-host-name")).filter((node) => node !== null);
     const names = this.hosts.map(({ host }) => host.name);
     for (let tries = 0; tries < MOST_TRIES; tries++) {
@@ -119,7 +137,7 @@ export class Topology {
       if (!cut.length) return;
       const room = Math.min(...cut.map((node) => ((node.textContent ?? "").length * node.clientWidth) / node.scrollWidth));
       shortNames(names, room).forEach((name, i) => this.short.set(names[i], name));
-      for (const update of this.updates) update(snapshot, found);
+      drawAll();
     }
   }
 
@@ -138,6 +156,7 @@ export class Topology {
     const groups = hosts.map((one) => one.ranks.map((rank) => rank.rank));
     const plan = this.low ? layoutWithin(groups, shape, width, { wires }, beside ? HIGHEST.beside : HIGHEST.stacked) : layout(groups, shape, width, { wires, network });
     this.updates = [];
+    this.heads = [];
     this.short.clear();
     this.tooltip.hide();
     const lines = svg("svg", {
@@ -177,7 +196,7 @@ export class Topology {
     const { x, y, w, h: height, headAtBottom } = plan.hosts[i];
     const drawn = icon("machine");
     const sign = h("span.host-kind", { role: "img" }, drawn);
-    const [name, what, memory, load] = [h("span.host-name"), h("span.host-what"), h("span"), h("span")];
+    const [name, whole, what, memory, load] = [h("span.host-name"), h("span.host-whole"), h("span.host-what"), h("span"), h("span")];
     const [used, busy, computing] = [h("span.meter-fill"), h("span.meter-fill"), h("span.meter-fill")];
     const [unit, computed] = [h("span.label"), h("span")];
     const [port, moved] = [h("span.label"), h("span")];
@@ -187,18 +206,20 @@ export class Topology {
     const gpu = h("span.figure-pair.host-gpu", { hidden: true }, unit, h("span.meter", { "aria-hidden": true }, computing), computed);
     const head = h(
       "div.host-head", { style: `height:${plan.head}px` },
-      h("div.host-title", {}, sign, name, what),
+      h("div.host-title", {}, sign, whole, name, what),
       h("div.host-figures", {},
         held,
         loaded,
         gpu),
       h("div.host-figures", {}, network),
     );
-    this.updates.push(() => {
+    this.heads.push(() => {
       const host = this.hosts[i]?.host;
-      if (!host) return;
+      if (!host) return "";
       const short = this.short.get(host.name) ?? host.name;
       say(name, short);
+      mark(name, "aria-hidden", String(short !== host.name)); // screen readers get all of it
+      say(whole, short === host.name ? "" : host.name);
       const kind = kindOf(host, this.hosts[i].ranks);
       setIcon(drawn, kind);
       hide(sign, w < LEAST_SIGN);
@@ -236,6 +257,7 @@ export class Topology {
       mark(network, "title", `${host.interface}: all traffic of the interface, from every program`);
       say(moved, `↑ ${units.rate(host.sent_rate)} ↓ ${units.rate(host.received_rate)}`);
       busy.style.width = `${100 * Math.min(1, host.load ?? 0)}%`;
+      return [known, host.memory !== undefined, host.load !== undefined, gpus.length, gpu.hidden || computed.textContent === units.UNKNOWN].join(" ");
     });
     const style = `left:${x}px;top:${y}px;width:${w}px;height:${height}px`;
     return h(headAtBottom ? "div.host.host-turned" : "div.host", { style, "data-head": headOf(w) }, head);

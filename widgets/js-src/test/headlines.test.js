@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Curves } from "../src/curves.js";
 import { paceInWords } from "../src/glance.js";
@@ -103,30 +104,26 @@ test("a plan is as low as wanted, with the largest cards that are; else links ar
   assert.deepEqual([many.shape, many.left], ["none", true]);
 });
 
+/** @type {{trouble: string, snapshot: import("../src/types.js").Snapshot}[]} that tests/widgets/test_findings.py reads, too */
+const FOUND = JSON.parse(readFileSync(new URL("../../../tests/widgets/findings.json", import.meta.url), "utf-8"));
+
 test("a picture of a world in trouble says so, in the words of the picture that a notebook saves", () => {
-  /** @param {Record<number, Partial<import("../src/types.js").RankView>>} changes @param {Partial<import("../src/types.js").Snapshot>} [more] */
-  const changed = (changes, more = {}) => {
-    const one = world([1, 1, 1]);
-    return { ...one, ...more, ranks: one.ranks.map((rank) => ({ ...rank, ...changes[rank.rank] })) };
-  };
-  const waits = { state: /** @type {const} */ ("waiting"), since: 9, collective: /** @type {any} */ ({ number: 4 }) };
-  const straggler = "rank 1 was last in 1 of 2 timed calls; the others waited 400 ms for it.";
-  for (const [said, snapshot] of /** @type {[string, import("../src/types.js").Snapshot][]} */ ([
-    ["", changed({})],
-    ["Rank 2 is dead: killed by SIGKILL", changed({ 1: { state: "failed" }, 2: { state: "dead", cause: "killed by SIGKILL" } }, { straggler })],
-    ["Ranks 0, 2 are dead", changed({ 0: { state: "dead" }, 2: { state: "dead" } })],
-    ["Rank 1 failed: ValueError: bad  batch", changed({ 1: { state: "failed", cause: "ValueError: bad\n batch" } })],
-    ["Ranks 0-1 failed: a; b", changed({ 0: { state: "failed", cause: "a" }, 1: { state: "failed", cause: "b" } })],
-    ["Rank 1 is out of reach", changed({ 1: { away: 0 } })],
-    ["Ranks 0, 2 wait for rank 1", changed({ 0: waits, 2: waits }, { straggler })],
-    ["Rank 0 waits for ranks 1-2", changed({ 0: waits })],
-    ["The world is broken", changed({}, { state: "broken", straggler })],
-  ])) {
-    assert.deepEqual([ofTrouble(snapshot), ofWorld(snapshot)], [said, said]);
-    const headline = ofTopology(snapshot, findings(snapshot));
-    assert.deepEqual([headline.text, headline.wrong], said ? [said, true] : ["3 B/s on all 3 links", undefined]);
+  for (const { trouble, snapshot } of FOUND) {
+    assert.equal(ofTrouble(snapshot), trouble);
+    if (trouble) assert.equal(ofWorld(snapshot), trouble);
+    const { text, wrong } = ofTopology(snapshot, findings(snapshot));
+    assert.deepEqual([text, Boolean(wrong)], [trouble, Boolean(trouble) && trouble !== "The world is starting"]);
   }
-  const late = changed({}, { straggler });
-  assert.deepEqual([ofTrouble(late), ofWorld(late)], ["", "Rank 1 was last in 1 of 2 timed calls; the others waited 400 ms for it"]);
+});
+
+test("the title of a picture is trouble of the world, then of its links, then the straggler", () => {
+  const straggler = "rank 1 was last in 1 of 2 timed calls; the others waited 400 ms for it.";
+  const late = { ...world([1, 1, 1]), straggler };
+  assert.equal(ofWorld(late), "Rank 1 was last in 1 of 2 timed calls; the others waited 400 ms for it");
   assert.equal(ofTopology(late, findings(late)).text, "3 B/s on all 3 links", "the dashboard says it in a line of its own");
+  const slow = { ...late, links: late.links?.map((view, i) => ({ ...view, nominal: i === 1 ? 1e9 : 40e9 })) };
+  assert.equal(ofWorld(slow), "Link 1 → 2 is slow");
+  const dead = { ...slow, ranks: slow.ranks.map((rank) => ({ ...rank, state: /** @type {import("../src/types.js").RankView["state"]} */ (rank.rank ? "running" : "dead") })) };
+  assert.equal(ofWorld(dead), "Rank 0 is dead");
+  assert.equal(ofWorld(world([1, 1])), "", "then its heading");
 });

@@ -24,13 +24,19 @@ test("several cables of the same two ranks are counted, in each direction", () =
   assert.deepEqual(wiresOf(links).map(({ nth, all }) => [nth, all.length]), [[0, 2], [0, 2], [1, 2], [1, 2], [0, 1]]);
 });
 
-test("a line is as thick as its cable is fast, also where little travels, and else as its rate is high", () => {
+test("a line is as thick as its cable is fast, and, where that is unknown, as its rate is high among those", () => {
   const link = { source: 0, target: 1, kind: "ethernet" };
-  const [slow, fast, rated, none] = [{ link, nominal: 10e9, rate: 1.2e9 }, { link, nominal: 40e9, rate: 0 }, { link, rate: 1.25e9 }, { link }];
-  const top = fastest([slow, fast, rated, none]);
-  assert.equal(top, 5e9);
-  assert.deepEqual([slow, fast, rated, none].map((view) => thickness(view, top)), [2.375, 3.5, 2.375, 1.25]);
-  assert.equal(fastest([]), 1);
+  const [slow, fast] = [{ link, nominal: 10e9, rate: 1.2e9 }, { link, nominal: 40e9, rate: 0 }];
+  const [most, some, none] = [{ link, rate: 4e6 }, { link, rate: 1e6 }, { link }];
+  const top = fastest([slow, fast, most, some, none]);
+  const thick = (/** @type {import("../src/types.js").LinkView} */ view) => thickness(view, top);
+  const about = (/** @type {number} */ value, /** @type {number} */ wanted) => assert.ok(Math.abs(value - wanted) < 0.01, `${value}`);
+  about(thick(slow), 2.375);
+  about(thick(fast), 3.5);
+  about(thick(most), thick(fast));
+  about(thick(some), thick(slow));
+  about(thick(none), 1.25);
+  assert.ok(thickness(none, fastest([])) < thick(some));
 });
 
 test("sums and medians know what is unknown", () => {
@@ -45,7 +51,7 @@ test("a slow link is named with its ends and its plug", () => {
   const found = findings(slow);
   assert.deepEqual(found.map((one) => one.slow), [false, true, false, false]);
   assert.match(found[1].why, /link 1 → 2 \(ethernet, eth0\) is slow: a round trip takes 21\.0 ms, where others of its kind take 300 µs/);
-  assert.equal(found[0].share, 0.8);
+  assert.ok(Math.abs((found[0].share ?? 0) - 0.8) < 1e-6);
 });
 
 test("the links of a mesh of 256 ranks are gone through in no time", () => {
@@ -127,7 +133,7 @@ test("no rank is late where all are in the collective, nor where only some are t
 test("dead ranks come first, and are healed", () => {
   const snapshot = hanging(5);
   Object.assign(snapshot.ranks[1], { state: "dead", cause: "killed by SIGKILL" });
-  assert.deepEqual(advice(snapshot, 0), { text: "Rank 1 died: killed by SIGKILL.", kind: "bad", button: "Heal", verb: "heal", ranks: [null] });
+  assert.deepEqual(advice(snapshot, 0), { text: "Rank 1 is dead: killed by SIGKILL.", kind: "bad", button: "Heal", verb: "heal", ranks: [null] });
 });
 
 test("hosts come in the order of their first rank, those without ranks last", () => {

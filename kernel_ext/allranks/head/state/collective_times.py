@@ -96,17 +96,25 @@ class CollectiveTimes:
         return (sum(transfer for transfer, _ in found), sum(wait for _, wait in found)) if found else None
 
     @property
-    def waited_for_straggler(self) -> float:
-        """Seconds that the others waited for the `straggler` in total; 0 if nothing was timed."""
-        return max(self._waited.values(), default=0.0)
-
-    @property
     def straggler(self) -> str | None:
-        """The rank for which the others waited longest in total, in words; None if nothing was timed."""
+        """A clause on the rank for which the others waited longest in total; None if nothing was timed."""
+        return self._straggler(0.0)
+
+    def straggler_in(self, seconds: float) -> str | None:
+        """Same as `straggler`, as a sentence, and with the share of a cell of `seconds` for which they waited."""
+        clause = self._straggler(seconds)
+        return clause and f"{clause[0].upper()}{clause[1:]}."
+
+    def _straggler(self, seconds: float) -> str | None:
+        """The clause, without a share if `seconds` is 0 or the share is below 1%."""
         if not self._waited:
             return None
         rank = max(self._waited, key=lambda each: self._waited[each])
-        calls, waited = self._last[rank], seconds_text(self._waited[rank])
-        longest = f" in all, {seconds_text(self._longest[rank])} at the longest" if calls > 1 else ""
+        calls, waited = self._last[rank], self._waited[rank]
+        share = min(1.0, waited / seconds) if seconds > 0 else 0.0
+        of_cell = f" ({share:.0%} of the cell)" if share >= 0.01 else ""
+        in_all, longest = (
+            (" in all", f", {seconds_text(self._longest[rank])} at the longest") if calls > 1 else ("", "")
+        )
         last = f"rank {rank} was last in {calls} of {self.calls} timed calls"
-        return f"{last}; the others waited {waited} for it{longest}"
+        return f"{last}; the others waited {seconds_text(waited)} for it{in_all}{of_cell}{longest}"

@@ -19,12 +19,14 @@ def attach(name: str, comms: WidgetComms) -> Ranks:
     """Take over the detached cluster called `name`. Raises NoCluster if there is none, or if it cannot be attached."""
     kept = read_detached(name)
     if kept is None:
-        others = ", ".join(left_behind())
+        others = ", ".join(other for other, each in left_behind().items() if not each.why_not)
         raise NoCluster(
             f"no detached cluster named {name!r}. " + (f"Available: {others}. " if others else "") + "Only "
             "clusters started with %distributed up --keep, or on other hosts, can be attached, and only on the machine "
             "of their notebook. To find it: allranks list --hosts HOSTS"
         )
+    if not kept.exists:  # also if another version started it: nothing else removes its file
+        raise _gone(name)
     try:
         ranks = Ranks(kept.asked_for(), kept, comms)
     except ZMQError:
@@ -33,8 +35,7 @@ def attach(name: str, comms: WidgetComms) -> Ranks:
             why = f"another program has the address {kept.url}, where the ranks of {name!r} look for a notebook."
         raise NoCluster(why) from None
     except OSError:
-        detached_file(name).unlink(missing_ok=True)
-        raise NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.") from None
+        raise _gone(name) from None
     _await(ranks, kept)
     if ranks.reached.have_ended and not ranks.monitor.alive():
         ranks.end()
@@ -42,6 +43,12 @@ def attach(name: str, comms: WidgetComms) -> Ranks:
             f"the ranks of the cluster {name!r} have ended: their lease has run out, or their hosts were restarted."
         )
     return ranks
+
+
+def _gone(name: str) -> NoCluster:
+    """Remove the file of a cluster that has ended; return the error that says so."""
+    detached_file(name).unlink(missing_ok=True)
+    return NoCluster(f"the cluster {name!r} no longer runs: its host process has ended.")
 
 
 def _await(ranks: Ranks, kept: Detached) -> None:

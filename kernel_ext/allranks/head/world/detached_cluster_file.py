@@ -25,7 +25,7 @@ from allranks.lifeline.head_end import Lifeline
 from allranks.machine.describe_host import installed
 from allranks.machine.private_files import write_private
 from allranks.machine.process_identity import identity_of, still_runs
-from allranks.messages.wire import WIRE_FORMAT
+from allranks.messages.wire import MESSAGE_FORMAT
 from allranks.units import ranks_text
 from allranks_backends.plan import Host, Placement, WorldPlan
 from allranks_backends.registry import get_backend
@@ -65,10 +65,11 @@ class Detached:
     """False if the world was broken, or while a change of it is under way: some of the ranks may have left it."""
     owed: list[tuple[int, Any]] = field(default_factory=list)
     """`Ranks.owed`: each rank that still lacks variables, with the variables saved for it as JSON, or None."""
-    wire: int = 0
-    """`WIRE_FORMAT` of the ranks; 0 if their version had no such number."""
+    message_format: int = 0
+    """`MESSAGE_FORMAT` of the ranks and of the last notebook; 0 if their version had no such number."""
     version: str = ""
-    """Version of allranks that the ranks run; empty if it was not stored."""
+    """Version of allranks in the last notebook, which wrote this; the ranks may run another one with the same message
+    format. Empty if it was not stored."""
 
     @classmethod
     def of(
@@ -99,7 +100,7 @@ class Detached:
             not_breakable=monitor.not_breakable,
             whole=monitor.state == "whole",
             owed=[(number, msgspec.to_builtins(saved)) for number, saved in owed.items()],
-            wire=WIRE_FORMAT,
+            message_format=MESSAGE_FORMAT,
             version=installed("allranks"),
         )
 
@@ -149,15 +150,23 @@ class Detached:
             return self.asked_for().like() == settings.like() and backend in ("auto", self.backend)
         return False
 
-    def asked_for(self) -> Settings:
-        """Return the cluster's settings. Raises NoCluster if another version wrote them or started the ranks."""
+    @property
+    def why_not(self) -> str:
+        """Why this version of allranks cannot take over the cluster, and what to do instead; empty if it can."""
         name = str(self.settings.get("attached_as"))
-        if self.wire != WIRE_FORMAT:
-            raise NoCluster(_other_version(name, self.version))
+        if self.message_format != MESSAGE_FORMAT:
+            return _other_version(name, self.version, "understand the messages of its ranks")
         try:
-            return Settings.read(self.settings)
+            Settings.read(self.settings)
         except (TypeError, KeyError, ValueError):
-            raise NoCluster(_other_version(name, self.version)) from None
+            return _other_version(name, self.version, "know its options")
+        return ""
+
+    def asked_for(self) -> Settings:
+        """Return the cluster's settings. Raises NoCluster if this version cannot take over the cluster."""
+        if why := self.why_not:
+            raise NoCluster(why)
+        return Settings.read(self.settings)
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(host["name"] for host in self.hosts))
@@ -174,17 +183,22 @@ class Detached:
         write_private(path, json.dumps(asdict(self)))
 
 
-def _other_version(name: str, version: str) -> str:
-    """Return why the cluster cannot be attached, and what to do; `version` is that of its ranks, empty if unknown."""
-    here = installed("allranks")
-    which, fix = "an older version of allranks", "Attach with the version that started it"
+def other_version(version: object) -> str:
+    """Name a version of allranks that is not this one: ``allranks 0.2.0``. It may be empty or None for unknown."""
+    if not version:
+        return "an older version of allranks"
+    return f"another build of allranks {version}" if version == installed("allranks") else f"allranks {version}"
+
+
+def _other_version(name: str, version: str, lacks: str) -> str:
+    """Return why the cluster cannot be attached, and what to do. `version` is that of its last notebook, empty if
+    unknown; `lacks` is what this version cannot do."""
+    here, fix = installed("allranks"), "Attach with that version"
     if version and version != here:
-        which, fix = f"allranks {version}", f"Attach with that version (pip install allranks=={version})"
-    elif version:
-        which, fix = f"another build of allranks {version}", "Attach with that build"
+        fix += f" (pip install allranks=={version})"
     return (
-        f"the ranks of the cluster {name!r} were started by {which}, and this version ({here}) does not understand "
-        f"their messages. {fix}, or end them: allranks down {name}"
+        f"the last notebook of the cluster {name!r} had {other_version(version)}, and this version ({here}) does not "
+        f"{lacks}. {fix}, or end the cluster: allranks down {name}"
     )
 
 
@@ -216,8 +230,8 @@ def read_detached(name: str) -> Detached | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
-        if isinstance(content, dict) and content.get("wire", 0) != WIRE_FORMAT and "settings" in content:
-            why = _other_version(name, str(content.get("version", "")))
+        if isinstance(content, dict) and content.get("message_format", 0) != MESSAGE_FORMAT and "settings" in content:
+            why = _other_version(name, str(content.get("version", "")), "understand the messages of its ranks")
             raise NoCluster(f"{why}. If that cluster is gone: rm {detached_file(name)}") from None
         raise NoCluster(
             f"the file for attaching to {name!r} is damaged or from another version of allranks. If that cluster is "
