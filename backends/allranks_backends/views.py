@@ -12,11 +12,24 @@ from typing import Literal
 from .plan import Link, alike, rank_label
 
 RankState = Literal[
-    "planned", "starting", "idle", "running", "waiting", "debugging", "failed", "unblocked", "stopped", "dead"
+    "planned",
+    "starting",
+    "idle",
+    "running",
+    "waiting",
+    "debugging",
+    "failed",
+    "unblocked",
+    "suspended",
+    "silent",
+    "dead",
 ]
-"""``failed``: its last cell raised an error of its own. ``unblocked``: its collective was aborted."""
+"""``failed``: its last cell raised an error of its own. ``unblocked``: its collective was aborted. ``suspended``: its
+process was stopped by a signal (SIGSTOP). ``silent``: it has sent nothing for four seconds, for a reason not known."""
 AT_REST = frozenset[RankState](("idle", "failed", "unblocked"))
 """States of a rank that runs nothing and can take a cell."""
+NOT_RESPONDING = frozenset[RankState](("suspended", "silent"))
+"""States of a rank whose process lives, as far as is known, and which sends nothing."""
 WorldState = Literal["planned", "starting", "whole", "broken", "incomplete", "down"]
 """``incomplete``: a change of the world ended before all ranks had their variables."""
 

@@ -92,7 +92,7 @@ STATES: list[RankState] = [
     "dead",
     "idle",
     "starting",
-    "stopped",
+    "suspended",
 ]
 
 

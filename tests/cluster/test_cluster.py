@@ -256,7 +256,7 @@ def test_a_stopped_process_is_told_from_a_dead_one(ring2: allranks.Cluster) -> N
     os.kill(pid, signal.SIGSTOP)
     try:
         # It says nothing any more: the other rank's reports are the events that make this look again.
-        assert comes_true(ring2, lambda now: now.ranks[1].state == "stopped", WITHIN)
+        assert comes_true(ring2, lambda now: now.ranks[1].state == "suspended", WITHIN)
         assert ring2.snapshot.ranks[0].state == "idle"
     finally:
         os.kill(pid, signal.SIGCONT)

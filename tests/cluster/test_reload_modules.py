@@ -153,9 +153,11 @@ def test_a_rank_that_does_not_respond_keeps_all_from_it_and_from_the_cell(pair: 
         "import os, signal\nif whose == 1 and not os.path.exists('went'):\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
     )
     (work / "mine.py").write_text(stops + "N = 2\n\ndef f():\n    return N\n")
-    with pytest.raises(CannotCopy, match=r"^rank 1 did not respond .* no longer shows 'stopped' or 'out of reach'\.$"):
+    with pytest.raises(
+        CannotCopy, match=r"^rank 1 did not respond .* no longer shows 'suspended', 'silent' or 'out of reach'\.$"
+    ):
         pair.run("mine.f()")
-    assert comes_true(pair, lambda now: now.ranks[1].doing == "stopped", WITHIN)
+    assert comes_true(pair, lambda now: now.ranks[1].doing == "suspended", WITHIN)
     (work / "went").touch()
     os.kill(pair.snapshot.ranks[1].pid or 0, signal.SIGCONT)
     assert idle(pair)

@@ -21,7 +21,7 @@ from allranks.errors import CellTimeout, NoAnswer, UsageError, WorldBroken
 from allranks.head.state.known_rank import SILENT_AFTER
 from allranks.notebook.feed_dashboards import Nowhere
 from allranks.notebook.fold import Block
-from allranks_backends.views import Snapshot
+from allranks_backends.views import NOT_RESPONDING, Snapshot
 from tests.faults.kept import WITHIN, keep, look, sums_are_right
 from tests.faults.stop import running, waiting
 from tests.waiting import comes_true, eventually
@@ -55,10 +55,10 @@ def test_a_stopped_rank_is_reported_and_the_cell_ends_right_after_it_goes_on(rin
     os.kill(pid, signal.SIGSTOP)
     try:
         seen: list[Any] = []
-        # It reports five times a second; after four seconds without a word it is called stopped.
-        silent = comes_true(ring4, lambda now: now.ranks[1].state == "stopped", WITHIN)
+        # It reports five times a second; its host process reports that it was suspended.
+        silent = comes_true(ring4, lambda now: now.ranks[1].state == "suspended", WITHIN)
         seen.append(ring4.snapshot.ranks[1].doing)
-        assert silent and ring4.snapshot.ranks[1].state == "stopped", seen
+        assert silent and ring4.snapshot.ranks[1].state == "suspended", seen
         assert ring4.state == "whole", "it is not dead"
     finally:
         go.touch()
@@ -204,7 +204,7 @@ def stopped(cluster: Cluster, rank: int) -> Iterator[None]:
     finally:
         os.kill(pid, signal.SIGCONT)
         known = cluster._live.ranks.monitor.ranks[rank]
-        assert cluster._live.ranks.monitor.wait(lambda: known.connected and known.state != "stopped", WITHIN)
+        assert cluster._live.ranks.monitor.wait(lambda: known.connected and known.state not in NOT_RESPONDING, WITHIN)
 
 
 @pytest.mark.parametrize("name", ["pull", "push", "scatter", "gather", "diff"])
@@ -213,7 +213,7 @@ def test_a_question_to_a_stopped_rank_ends_and_names_it(ring4: Cluster, name: st
     verb = verbs(ring4)[name]
     with stopped(ring4, 1):
         text, seconds = refused(verb)
-        assert text.startswith("rank 1 is not responding (stopped, or unreachable).")
+        assert text.startswith("rank 1 is not responding (suspended, holding the GIL, or unreachable).")
         assert "%distributed status" in text and "%distributed heal --kill 1" in text
         assert f"To continue rank 1: kill -CONT {ring4.snapshot.ranks[1].pid} on localhost." in text
         assert seconds < WITHIN
@@ -248,7 +248,7 @@ def test_vars_shows_those_that_answer_and_names_the_others(ring4: Cluster) -> No
         table = ring4.vars("kept")
         assert table.silent == (2,)
         assert set(table.rows[0].nbytes) == {0, 1, 3}
-        assert "Not shown: rank 2 (no answer: stopped" in str(table) and "rank 2" in (table._repr_html_() or "")
+        assert "Not shown: rank 2 (no answer: suspended" in str(table) and "rank 2" in (table._repr_html_() or "")
         with pytest.raises(UsageError, match=r"nosuch.*rank 2 is not responding"):
             ring4.vars("nosuch")
     assert ring4.vars("kept").silent == ()

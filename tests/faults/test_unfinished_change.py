@@ -174,7 +174,7 @@ def test_a_change_names_a_rank_that_is_stopped_and_changes_nothing(ring2: Cluste
     pid = ring2.snapshot.ranks[1].pid or 0
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert comes_true(ring2, lambda now: now.ranks[1].state == "stopped", WITHIN)
+        assert comes_true(ring2, lambda now: now.ranks[1].state == "suspended", WITHIN)
         changes: list[Callable[[], object]] = [
             ring2.heal,
             lambda: ring2.resize(3, source=0),

@@ -235,7 +235,7 @@ def test_a_rank_whose_line_is_unknown_is_reported_as_such() -> None:
 
 def test_a_stopped_rank_is_named_with_its_last_line() -> None:
     def why(**view: Any) -> str:
-        said, _ = look(waiting(0), at(1, "stopped", **view))
+        said, _ = look(waiting(0), at(1, "suspended" if view.get("suspended") else "silent", **view))
         return said[-1].partition("rank 1 has not entered it yet ")[2]
 
     assert why(silent=6) == "(location not known; nothing reported for 6 s)"
@@ -320,7 +320,7 @@ def test_ranks_in_different_collectives_are_told_apart() -> None:
 
 
 def test_a_silent_rank_is_said_to_be_silent_once() -> None:
-    watch, now = StallWatch(range(2)), snapshot(waiting(0, since=SHORT), at(1, "stopped"))
+    watch, now = StallWatch(range(2)), snapshot(waiting(0, since=SHORT), at(1, "silent"))
     findings, free = watch.look(now, {}, None)
     assert [(each.ranks, each.text.partition(":")[0]) for each in findings] == [((1,), "is not responding")]
     assert free == [] and watch.look(now, {}, None) == ([], [])

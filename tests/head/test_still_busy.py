@@ -69,7 +69,7 @@ def test_with_a_dead_rank_the_next_cell_is_not_promised_to_wait() -> None:
     assert "Then %distributed heal replaces what has died." in text and "next cell" not in text
 
 
-@pytest.mark.parametrize("state", ["stopped", "running"])
+@pytest.mark.parametrize("state", ["silent", "running"])
 def test_a_rank_that_only_is_silent_is_not_to_be_replaced(state: RankState) -> None:
     text = said(RankView(0, "a", state=state, silent=6))
     assert "It has reported nothing for 6 s: the machine is very busy" in text
@@ -80,7 +80,7 @@ def test_a_rank_that_only_is_silent_is_not_to_be_replaced(state: RankState) -> N
 
 def test_a_suspended_process_is_to_be_continued_on_its_host() -> None:
     ranks = [
-        RankView(rank, host, pid, "stopped", silent=5, suspended=True)
+        RankView(rank, host, pid, "suspended", silent=5, suspended=True)
         for rank, host, pid in ((0, "a", 40), (1, "a", 41), (2, "b", 40))
     ]
     text = said(*ranks)
@@ -92,7 +92,7 @@ def test_a_suspended_process_is_to_be_continued_on_its_host() -> None:
 
 
 def test_a_host_out_of_reach_is_waited_for() -> None:
-    text = said(RankView(0, "a", state="stopped", away=9))
+    text = said(RankView(0, "a", state="silent", away=9))
     assert text.endswith("It will be interrupted when it is reached again. Nothing is lost.") and KILL not in text
 
 

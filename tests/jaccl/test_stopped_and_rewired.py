@@ -29,7 +29,7 @@ def stopped_in_traffic(world: World, go: Path) -> None:
     """Have the ranks add until `go` is there, and stop the process of rank 1 meanwhile."""
     assert comes_true(world.cluster, running(0, 1), WITHIN)
     os.kill(world.pids()[1] or 0, signal.SIGSTOP)
-    assert comes_true(world.cluster, lambda now: now.ranks[1].state == "stopped", WITHIN)
+    assert comes_true(world.cluster, lambda now: now.ranks[1].state == "suspended", WITHIN)
     assert comes_true(world.cluster, waiting(0), WITHIN)
     assert world.cluster.state == "whole", "it is not dead"
     go.touch()

@@ -271,8 +271,8 @@ def test_an_interrupt_names_a_stopped_rank(notebook: Notebook) -> None:
     notebook.ok("import allranks, os, signal\npid = allranks.current().snapshot.ranks[1].pid")
     notebook.ok("os.kill(pid, signal.SIGSTOP)")
     try:
-        notebook.comes_true("now.ranks[1].state == 'stopped'")
-        assert notebook.ok("%distributed interrupt").stdout.startswith("Rank 1 is not responding (stopped")
+        notebook.comes_true("now.ranks[1].state == 'suspended'")
+        assert notebook.ok("%distributed interrupt").stdout.startswith("Rank 1 is not responding (suspended")
     finally:
         notebook.ok("os.kill(pid, signal.SIGCONT)")
         rests(notebook)

@@ -152,7 +152,7 @@ def test_heal_of_a_rank_that_is_stuck_replaces_it() -> None:
         cell = cluster.begin("import os\nif rank == 1: os.kill(os.getpid(), 19)", want_values=False)
         follow = threading.Thread(target=cell.finish, daemon=True)
         follow.start()
-        assert comes_true(cluster, lambda now: now.ranks[1].state == "stopped", WITHIN)
+        assert comes_true(cluster, lambda now: now.ranks[1].state == "suspended", WITHIN)
         dashboard._asked({"ask": "heal", "rank": 1})
         assert comes_true(cluster, lambda now: now.state == "whole" and now.ranks[1].pid not in (None, before), WITHIN)
         follow.join(WITHIN)

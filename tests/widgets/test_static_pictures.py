@@ -72,7 +72,17 @@ def test_a_rank_that_others_have_waited_for_only_a_moment_is_not_blamed() -> Non
 
 
 def test_each_rank_is_there_with_its_state_in_words_and_a_shape_of_its_own() -> None:
-    states: list[RankState] = ["idle", "running", "waiting", "debugging", "failed", "unblocked", "stopped", "dead"]
+    states: list[RankState] = [
+        "idle",
+        "running",
+        "waiting",
+        "debugging",
+        "failed",
+        "unblocked",
+        "suspended",
+        "silent",
+        "dead",
+    ]
     picture = topology_picture(world(*states))
     shapes = [each for each in parsed(picture).iter(f"{SVG}path") if len(each)]
     assert [each[0].text for each in shapes] == states

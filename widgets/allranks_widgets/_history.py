@@ -22,7 +22,8 @@ LETTERS = {
     "debugging": "b",
     "failed": "f",
     "unblocked": "u",
-    "stopped": "t",
+    "suspended": "t",
+    "silent": " ",
     "dead": "d",
 }
 """The letter of each state of a rank, as in ``rank_states.js``; a blank means that nothing is known."""

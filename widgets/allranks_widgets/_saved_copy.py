@@ -6,13 +6,13 @@ say something new, and its figures at the end of a cell and now and then while r
 
 from __future__ import annotations
 
-from allranks_backends.views import AT_REST, Snapshot
+from allranks_backends.views import AT_REST, NOT_RESPONDING, Snapshot
 
 AFTER_CELL = 2.0
 """Minimum seconds between two drawings that differ only in the figures of cells that have ended."""
 WHILE_BUSY = 10.0
 """Seconds between two drawings otherwise: while ranks work, and after a change of their states between cells."""
-STANDS_STILL = AT_REST | {"planned", "stopped", "dead", "debugging"}
+STANDS_STILL = AT_REST | NOT_RESPONDING | {"planned", "dead", "debugging"}
 """States of a rank whose figures say nothing new: drawing them would only mark the notebook as changed."""
 
 

@@ -41,7 +41,8 @@ SHAPES = {
     "debugging": (DIAMOND, True),
     "unblocked": (DIAMOND, False),
     "failed": ("M0-6L6.5 5.5H-6.5z", True),
-    "stopped": ("M-5-5h10v10h-10z", True),
+    "suspended": ("M-5-5h10v10h-10z", True),
+    "silent": ("M-5-5h10v10h-10z", False),
     "dead": ("M-5-5L5 5M5-5L-5 5", False),
 }
 """Path, and whether it is filled, by state: states can be told apart without colour."""

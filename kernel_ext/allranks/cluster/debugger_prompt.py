@@ -12,7 +12,7 @@ from allranks.messages.requests import Debug
 from allranks.notebook.fold import Block
 from allranks.notebook.keyboard import Read, ask
 from allranks_backends.plan import alike, rank_label
-from allranks_backends.views import RankView, Snapshot
+from allranks_backends.views import NOT_RESPONDING, RankView, Snapshot
 
 from .debug import numbers, on_its_way
 
@@ -79,7 +79,7 @@ class Conversation:
         if not self.open:
             return False
         # The snapshot may know of a stop whose message has not been received here yet.
-        settled = all(view.rank in self._stands or view.state in ("waiting", "stopped") for view in views)
+        settled = all(view.rank in self._stands or view.state in {"waiting", *NOT_RESPONDING} for view in views)
         return self._rank in self._stands or settled or time.monotonic() >= self._moved + self._grace
 
     @property

@@ -455,10 +455,11 @@ def no_answer(snapshot: Snapshot, silent: Sequence[int], others: str = "") -> No
     suspended = [view for view in snapshot.ranks if view.rank in silent and view.suspended]
     who = rank_label([view.rank for view in suspended])
     sentences = (
-        f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding (stopped, or unreachable).",
+        f"{rank_label(silent)} {'is' if len(silent) == 1 else 'are'} not responding "
+        "(suspended, holding the GIL, or unreachable).",
         others,
         f"To continue {who}: {continue_text(suspended)}." if suspended else "",
-        "Try again when %distributed status no longer shows 'stopped'.",
+        "Try again when %distributed status no longer shows 'suspended' or 'silent'.",
         f"To replace instead: {kill_text(silent)}.",
     )
     return NoAnswer(" ".join(filter(None, sentences)))

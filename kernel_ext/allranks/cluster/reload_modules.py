@@ -66,7 +66,7 @@ class ModuleReload:
                 which = rank_label(sorted(set(silent)))
                 raise CannotCopy(
                     f"{which} did not respond while modules were reloaded. Run the cell again once %distributed status "
-                    "no longer shows 'stopped' or 'out of reach'."
+                    "no longer shows 'suspended', 'silent' or 'out of reach'."
                 )
         stop.raise_if_pressed()
         if failed:

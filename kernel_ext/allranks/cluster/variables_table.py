@@ -61,7 +61,7 @@ class Variables:
     @property
     def _left_out(self) -> str:
         left_out = (
-            (self.silent, "no answer: stopped, or unreachable"),
+            (self.silent, "no answer: suspended, holding the GIL, or unreachable"),
             (self.dead, f"dead; {HEALS}"),
         )
         said = "; ".join(f"{rank_label(ranks)} ({why})" for ranks, why in left_out if ranks)

@@ -34,7 +34,7 @@ from allranks.typed_options import flag, typed
 from allranks.units import count_text, ranks_text
 from allranks.up_options import UpOptions
 from allranks_backends.plan import alike, rank_label
-from allranks_backends.views import AT_REST
+from allranks_backends.views import AT_REST, NOT_RESPONDING
 
 from . import auto
 from .parsers import values_of
@@ -321,7 +321,9 @@ class Verbs:
             print(f"No cell is running.{dead_too(cluster.snapshot)}")
         if still := cluster.interrupt(within=RELEASE_WITHIN):
             print(still)
-        elif silent := [view.rank for view in cluster.snapshot.ranks if view.state == "stopped" and view.away is None]:
+            return
+        views = cluster.snapshot.ranks
+        if silent := [view.rank for view in views if view.state in NOT_RESPONDING and view.away is None]:
             text = str(no_answer(cluster.snapshot, silent))
             print(text[0].upper() + text[1:])
 

@@ -9,7 +9,7 @@ import { stateOf } from "./snapshot.js";
 /** @type {Record<string, string>} by state, as in Python (allranks_widgets/_history.py) */
 export const LETTERS = {
   planned: " ", starting: "s", idle: "i", running: "r", exchanging: "e", waiting: "w",
-  debugging: "b", failed: "f", unblocked: "u", stopped: "t", dead: "d",
+  debugging: "b", failed: "f", unblocked: "u", suspended: "t", silent: " ", dead: "d",
 };
 
 /** @type {Map<string, string>} */

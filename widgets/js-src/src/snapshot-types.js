@@ -1,7 +1,7 @@
 // Made by generate_types.py from allranks_backends/views.py: change its dataclasses, and run `make js`.
 // A field that is missing has its default; a missing figure is unknown, which is not zero.
 
-/** @typedef {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "unblocked" | "stopped" | "dead"} RankState */
+/** @typedef {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "unblocked" | "suspended" | "silent" | "dead"} RankState */
 /** @typedef {"planned" | "starting" | "whole" | "broken" | "incomplete" | "down"} WorldState */
 
 /**
@@ -48,7 +48,7 @@
  * @property {number} rank
  * @property {string} host
  * @property {number} [pid]
- * @property {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "unblocked" | "stopped" | "dead"} [state]
+ * @property {"planned" | "starting" | "idle" | "running" | "waiting" | "debugging" | "failed" | "unblocked" | "suspended" | "silent" | "dead"} [state]
  * @property {number} [line]
  * @property {string} [source]
  * @property {boolean} [begun]

@@ -13,6 +13,8 @@ export const MEANINGS = {
   waiting: "It has been in a collective for two seconds or longer.",
   unblocked: "The collective it waited in was aborted, so it waits no longer; its variables are kept.",
   failed: "Its last cell raised an error of its own.",
+  suspended: "Its process was stopped by a signal (SIGSTOP); kill -CONT continues it.",
+  silent: "It has sent nothing for four seconds: a call holds Python's GIL, the machine is very busy, or its host cannot be reached.",
   dead: "Its process has ended, and its variables are lost.",
 };
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks_backends.plan import rank_label
-from allranks_backends.views import AT_REST, Collective, RankView, Snapshot
+from allranks_backends.views import AT_REST, NOT_RESPONDING, Collective, RankView, Snapshot
 from allranks_widgets.status import human_bytes
 
 SWAPS = 1e6
@@ -143,7 +143,7 @@ def _doing(view: RankView) -> str:
     if view.away is not None:
         return view.doing
     why = "its process is suspended" if view.suspended else f"nothing reported for {view.silent} s"
-    if view.state == "stopped":
+    if view.state in NOT_RESPONDING:
         seen = f"last seen at line {view.line}" + (f": {view.source}" if view.source else "")
         return f"{seen if view.line else 'location not known'}; {why}"
     if view.doing != "running":

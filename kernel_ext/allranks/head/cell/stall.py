@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allranks_backends.views import Collective, RankView, Snapshot
+from allranks_backends.views import NOT_RESPONDING, Collective, RankView, Snapshot
 
 from .absent_ranks import EndedRank, missing
 from .agreement import disagreement
@@ -54,7 +54,7 @@ class StallWatch:
         `since_failure`: seconds since the first rank failed, None while none has.
         """
         views = {rank: snapshot.ranks[rank] for rank in self.ranks if rank not in ended}
-        findings = [self._silent(view) for view in views.values() if view.state == "stopped" and view.away is None]
+        findings = [self._silent(view) for view in views.values() if view.state in NOT_RESPONDING and view.away is None]
         findings += self._away(views.values())
         findings.append(self._compiling(views.values()))
         grace = AFTER_DEATH if any(each.dead for each in ended.values()) else AFTER_FAILURE
@@ -144,7 +144,7 @@ class StallWatch:
         if not self._first(view.rank, "silent"):
             return None
         why = f"its process is suspended (to continue it: kill -CONT {view.pid} on {view.host})"
-        why = why if view.suspended else "its process is stopped or its host is unreachable"
+        why = why if view.suspended else "a call holds Python's GIL, or its host is unreachable"
         return CellFinding((view.rank,), f"is not responding: {why}")
 
     def _stalled(self, group: list[RankView], snapshot: Snapshot, ended: Mapping[int, EndedRank]) -> CellFinding | None:

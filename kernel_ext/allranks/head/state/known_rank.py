@@ -14,7 +14,7 @@ from allranks.messages.requests import Saved
 from allranks_backends.views import RankState
 
 SILENT_AFTER = 4.0
-"""A rank counts as stopped after this many seconds without a message: a rank reports at least every 2 s."""
+"""A rank counts as silent after this many seconds without a message: a rank reports at least every 2 s."""
 
 IN_FLIGHT = 1.0
 """Seconds for which messages may still arrive that a rank had sent before its process was suspended."""
@@ -150,7 +150,7 @@ class Rank:
         if not self.ready:
             return "starting"
         if self.silent or self.suspended:
-            return "stopped"
+            return "suspended" if self.process_is_stopped() else "silent"
         if self.in_debugger:
             return "debugging"
         if self.cell is not None:
