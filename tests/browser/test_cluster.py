@@ -74,7 +74,8 @@ def test_all_three_pictures_move_while_ranks_train(open_notebook: OpenNotebook, 
     )
     page.wait_for_function("() => /all_sum/.test(document.querySelector('[aria-label=Throughput]')?.textContent ?? '')")
     open_ranks(page)
-    page.wait_for_function("() => /step 0/.test(document.querySelector('[aria-label=Ranks]')?.textContent ?? '')")
+    # The first lines may be out of view by now.
+    page.wait_for_function(r"() => /step \d+/.test(document.querySelector('.arw-list')?.textContent ?? '')")
     before = page.evaluate(FRAMES)
     page.wait_for_function(f"{FRAMES} >= {before + 3}")  # frames come while the cell runs
     assert page.evaluate(f"() => {LAST_PROMPT.format(cell=2)}") == "[*]:", "and the cell does run"
