@@ -8,17 +8,20 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from allranks import Cluster
 from allranks.errors import CellFailed, NoCluster, UsageError, WorldBroken
+from allranks.head.state.monitor import Monitor
 from allranks.head.world.detached_cluster_file import detached_file
 from allranks.machine.lease import BUSY_STATUS
 from allranks.magics.verbs import Verbs
@@ -254,6 +257,31 @@ def test_what_a_killed_notebook_was_changing_is_finished_by_the_next(
         assert cluster.pull("held") == [*held, *[0] * (cluster.size - len(held))]
         assert cluster.run("mx.distributed.all_sum(mx.array(1)).item()")[0].value == cluster.size
         assert not cluster.heal().changed
+    finally:
+        cluster.down()
+
+
+UNACKNOWLEDGED = """
+from allranks.lifeline import head_end
+head_end.ACKNOWLEDGED_WITHIN = 3600.0
+cluster.run("more = rank").check()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_cell_whose_end_was_not_acknowledged_is_over_after_attach(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, take = f"ended-{uuid.uuid4().hex[:8]}", Monitor._take_new
+    done = subprocess.run([sys.executable, "-c", CHANGING_NOTEBOOK + UNACKNOWLEDGED, name], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    def takes_long(monitor: Monitor, rank: Any, event: Any, buffers: Any) -> None:
+        time.sleep(0.3)
+        take(monitor, rank, event, buffers)
+
+    monkeypatch.setattr(Monitor, "_take_new", takes_long)
+    cluster = Cluster.attach(name)
+    try:
+        assert cluster.pull("more") == [0, 1, 2]
     finally:
         cluster.down()
 

@@ -13,6 +13,8 @@ from .ranks import Ranks
 
 CONNECTED_WITHIN = 10.0
 """Seconds that ranks get to find the new notebook; they try once a second."""
+TOLD_WITHIN = 3.0
+"""Seconds that ranks, once connected, get to tell whether they still run the previous notebook's cell."""
 
 
 def attach(name: str, comms: WidgetComms) -> Ranks:
@@ -61,6 +63,8 @@ def _await(ranks: Ranks, kept: Detached) -> None:
         # A rank without a pid was to be started by the previous notebook, which ended first.
         if not rank.pid or not ranks.reached.end_at(rank.host).runs(rank.pid):
             ranks.process_events.died(rank.rank, "ended while no notebook was attached")
+    # The previous notebook may have ended before it acknowledged the end of a cell. The rank then greets as if it ran it.
+    monitor.wait(lambda: all(rank.cell is None or rank.report.running for rank in monitor.alive()), TOLD_WITHIN)
     for rank in monitor.alive():
         ranks.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
     ranks.save()
