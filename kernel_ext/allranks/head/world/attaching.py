@@ -63,7 +63,7 @@ def _await(ranks: Ranks, kept: Detached) -> None:
         # A rank without a pid was to be started by the previous notebook, which ended first.
         if not rank.pid or not ranks.reached.end_at(rank.host).runs(rank.pid):
             ranks.process_events.died(rank.rank, "ended while no notebook was attached")
-    # The previous notebook may have ended before it acknowledged the end of a cell. The rank then greets as if it ran it.
+    # The previous notebook may not have acknowledged the end of a cell. The rank then greets as if it still ran it.
     monitor.wait(lambda: all(rank.cell is None or rank.report.running for rank in monitor.alive()), TOLD_WITHIN)
     for rank in monitor.alive():
         ranks.lifeline.tell(rank.uuid, Register())  # its controller may have been replaced meanwhile
