@@ -3,7 +3,7 @@
 In JupyterLab, in Chromium, while four ranks print `LINES` lines each and after that, without a dashboard and with one.
 An interaction (a click into another cell, a key typed there, a turn of the wheel) counts from the input, as the browser
 stamps it, until what it changed is drawn. Memory is that of all of Chromium's renderers, over their memory just before
-the flood, without garbage.
+the flood, both after a garbage collection.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _interact(notebook: Notebook) -> None:
 
 
 def _memory(notebook: Notebook) -> int:
-    """Bytes that Chromium's renderers alone hold, after the page's garbage was collected."""
+    """Bytes that Chromium's renderers alone hold, after a garbage collection in the page."""
     notebook.page.context.new_cdp_session(notebook.page).send("HeapProfiler.collectGarbage")
     renderers = [
         child for child in psutil.Process().children(recursive=True) if "--type=renderer" in " ".join(child.cmdline())

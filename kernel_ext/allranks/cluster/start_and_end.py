@@ -119,7 +119,7 @@ class StartAndEnd:
         self._live.hosts = ranks.gather(count, JOIN_WITHIN if timeout is None else timeout, progress)
 
     def _warn_if_slow(self, ranks: Ranks, progress: Callable[[str], None]) -> None:
-        """Report, before the ranks start, the hosts with so many ranks per core that they will be slow."""
+        """Report hosts with more ranks per core than run fast, before the ranks start."""
         counts = Counter(host.name for host in self._live.hosts)
         if text := slow_text(counts, ranks.reached.cores(counts)):
             progress(text)

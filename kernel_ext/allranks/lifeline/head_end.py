@@ -137,7 +137,7 @@ class Lifeline:
         for uuid, each in ranks.items():
             before = Before(each.comms, tuple(each.after))
             if before not in messages:
-                request = RunCell(code, {**sent, "comms": before.comms}, before.after)
+                request = RunCell(code, {**sent, "comms": before.comms}, tuple(before.after))
                 messages[before] = request, encode(request)
             request, message = messages[before]
             self._deliveries.add(uuid, cell.number, request)

@@ -33,7 +33,7 @@ class RankStream(OutStream):
             return self._write_elsewhere(string)
         write = self._writer()
         if "write" not in vars(self):  # otherwise code of the user has replaced it, and calls this one
-            self.write = write  # type: ignore[method-assign]
+            self.write = write  # type: ignore[method-assign, assignment]
         return write(string)
 
     def _writer(self) -> Callable[[str], int]:

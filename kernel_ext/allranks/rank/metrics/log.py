@@ -10,8 +10,8 @@ import itertools
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allranks.lifeline.rank_end import RankLifeline
@@ -67,9 +67,9 @@ class Log:
         self._held: list[tuple[float, float, str, Array]] = []
         self._failed: dict[str, str] = {}
         """The first error of each name whose value MLX could not compute in this cell."""
-        self._left: dict[str, int] = {}
+        self._left = Counter[str]()
         """By name, how many values still waited for a collective when they were given up."""
-        self._aborted: dict[str, int] = {}
+        self._aborted = Counter[str]()
         """By name, how many values were held when a collective was aborted."""
         self.function = self._make()
 
@@ -148,7 +148,7 @@ class Log:
     def _hold(self, step: float, at: float, name: str, array: Array) -> None:
         self._held.append((step, at, name, array))
         if len(self._held) > MOST_HELD:
-            _count(self._left, [self._held.pop(0)])
+            self._left[self._held.pop(0)[2]] += 1
 
     def _settle(self, *, over: bool = False) -> None:
         """Log held values that the code has evaluated; if the cell is `over`, all that do not wait for a collective.
@@ -157,7 +157,7 @@ class Log:
         """
         held, self._held = self._held, []
         if self._broken():  # values that were evaluated after the abort are invalid
-            _count(self._aborted, held)
+            self._aborted.update(name for _, _, name, _ in held)
             return
         arrays = [array for *_, array in held]
         # `waiting` may draw the graph, which takes too long for each call.
@@ -187,10 +187,10 @@ class Log:
         """
         self._next_step, self._of = 0.0, None  # all ranks start the next cell at step 0
         self._settle(over=True)
-        _count(self._left, self._held)
+        self._left.update(name for _, _, name, _ in self._held)
         self._held.clear()
-        left, self._left = self._left, {}
-        aborted, self._aborted = self._aborted, {}
+        left, self._left = self._left, Counter()
+        aborted, self._aborted = self._aborted, Counter()
         wrong, self._failed = self._failed, {}
         told = f"not logged: {_named(aborted)}. A collective was aborted before it was evaluated.\n" if aborted else ""
         if failed:
@@ -232,12 +232,6 @@ class Log:
         if calls:
             self._lifeline.send(LogCalls(first, tuple(calls)))
         return bool(calls)
-
-
-def _count(counts: dict[str, int], held: Iterable[tuple[float, float, str, Array]]) -> None:
-    """Add held values to `counts`, by name."""
-    for _step, _at, name, _array in held:
-        counts[name] = counts.get(name, 0) + 1
 
 
 def _named(counts: Mapping[str, int]) -> str:
