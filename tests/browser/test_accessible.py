@@ -144,7 +144,7 @@ def test_axe_finds_nothing_serious_in_a_view_alone(browser: Browser, axe: str, v
         rows = [(rank, "loss", 7, step, 1 / (step + 1) + rank, 1.0) for rank in range(8) for step in range(40)]
         past = [streams.snapshot(256, 8, when) for when in range(10)]
         send_all(page, past=past, items=streams.training(256), rows=rows)
-        page.wait_for_selector(".arw-root canvas, .arw-root tbody tr")
+        page.locator(".arw-root :is(canvas, tbody tr, .arw-rank)").locator("visible=true").first.wait_for()
         found[theme] = serious(page, axe)
         page.close()
     assert not any(found.values()), found

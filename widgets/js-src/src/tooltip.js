@@ -2,6 +2,8 @@
 
 import { h } from "./dom.js";
 
+const EDGE = 16; // pixels left free at the sides
+
 export class Tooltip {
   /** @param {HTMLElement} root in which it lies */
   constructor(root) {
@@ -24,7 +26,9 @@ export class Tooltip {
     this.root.append(this.node);
     const [box, frame] = [by.getBoundingClientRect(), this.root.getBoundingClientRect()];
     const [x, y] = at ? [at.x - frame.left + 12, at.y - frame.top + 14] : [box.left - frame.left, box.bottom - frame.top + 6];
-    this.node.style.left = `${Math.max(4, Math.min(x, frame.width - this.node.offsetWidth - 8))}px`;
+    this.node.style.left = `${EDGE}px`; // where it is as wide as it wants to be
+    const wide = Math.ceil(this.node.getBoundingClientRect().width);
+    this.node.style.left = `${Math.max(EDGE, Math.min(x, frame.width - wide - EDGE))}px`;
     this.node.style.top = `${y}px`;
   }
 
