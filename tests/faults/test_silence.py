@@ -115,7 +115,7 @@ def test_a_stop_says_how_to_continue_a_suspended_rank(
     finally:
         os.kill(pid, signal.SIGCONT)
     host = world.snapshot.ranks[1].host
-    assert re.search(r"Still busy after \d s: rank 1 stopped\.", str(said.value))
+    assert re.search(r"Still busy after \d s: rank 1 suspended\.", str(said.value))
     assert f"kill -CONT {pid} on {host}. It will be interrupted then." in str(said.value)
     assert "--kill" not in str(said.value)
     assert comes_true(world, lambda now: now.ranks[1].state == "idle" and not now.ranks[1].suspended, WITHIN)
