@@ -46,11 +46,11 @@ def cable(hosts: Hosts, network: str) -> Iterator[None]:
 
 
 @contextmanager
-def slow_cable(hosts: Hosts, network: str) -> Iterator[None]:
+def slow_cable(hosts: Hosts, network: str, rate: str = "20mbit") -> Iterator[None]:
     """A cable that is slower than the hosts' other network."""
     with cable(hosts, network):
         for name in hosts.names[:2]:
-            shape = ("tc", "qdisc", "replace", "dev", "fast0", "root", "tbf", "rate", "20mbit", "burst", "128kb")
+            shape = ("tc", "qdisc", "replace", "dev", "fast0", "root", "tbf", "rate", rate, "burst", "128kb")
             assert hosts.inside(name, *shape, "latency", "50ms").returncode == 0
         yield
 
@@ -104,7 +104,7 @@ def test_one_that_was_busy_while_it_was_measured_is_kept(hosts3: Hosts, monkeypa
 
     monkeypatch.setattr(choose_network, "_tried", busy_twice)
     try:
-        with slow_cable(hosts3, "10.78.11"), Cluster(hosts=names, backend="ring") as cluster:
+        with slow_cable(hosts3, "10.78.11", "200mbit"), Cluster(hosts=names, backend="ring") as cluster:
             assert measurements > 2 and cluster.chosen_network == ""
     finally:
         free(hosts3)

@@ -66,10 +66,9 @@ test("a state that goes on is one piece", () => {
 });
 
 test("each state has a letter and a look of its own", () => {
-  const letters = Object.values(LETTERS);
+  const letters = Object.values(LETTERS).filter((letter) => letter !== " "); // which stands for all that are not known
   assert.equal(new Set(letters).size, letters.length);
-  const looks = letters.filter((letter) => letter !== " ").map((letter) => LOOKS[letter].join());
-  assert.equal(new Set(looks).size, letters.length - 1);
+  assert.equal(new Set(letters.map((letter) => LOOKS[letter].join())).size, letters.length);
 });
 
 test("where rows are too low for patterns, ranks that start and ranks that idle differ", () => {
