@@ -1,18 +1,16 @@
 """Make the pictures of README and docs again: ``python -m tests.browser.images [NAME ...]`` (needs chromium).
 
 Real ranks on this machine in a real JupyterLab, but for `cabling`, which shows the end of `notebooks/recordings`, and
-for `dead`, `hosts` and `many`, which replay worlds of `tests/widgets/streams.py`: `REPLAYED` has their alt text.
+for `hosts` and `many`, which replay worlds of `tests/widgets/streams.py`: `REPLAYED` has their alt text.
 `perfetto.png` is Perfetto's own page, with the file of the timeline.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -77,8 +75,13 @@ for step in range(120):
     log(accuracy=1 - math.exp(-step / 40) - 0.05 * rank, step=step)
     time.sleep(0.05)
 """
+KILLED = TRAIN.replace(
+    "for epoch in range(1000):",
+    "import os\nfor epoch in range(40):\n    if rank == 2 and epoch == 30:\n        os.kill(os.getpid(), 9)",
+)
+LOSS, BEGAN = 31.0, 19.2
+"""Of the curve that ends where the lines of `streams.training` do: 0.3914 at step 60."""
 REPLAYED = {
-    "dead": "Rank 2 of four is dead: the dashboard names the cause and offers to heal the world (a replayed world)",
     "hosts": "Eight ranks on eight hosts train: topology, throughput, the logged loss and ranks (a replayed world)",
     "many": "64 ranks on eight hosts train: topology, throughput, the logged loss and ranks (a replayed world)",
 }
@@ -111,6 +114,19 @@ def hangs(lab: Lab, browser: Browser) -> None:
     notebook.page.wait_for_selector(".arw-advice button:not([hidden])")
     notebook.page.wait_for_function("""/for 8 s/.test(document.querySelector(".arw-advice").innerText)""")
     save(notebook.page.locator(".arw-root"), "hangs")
+    end(notebook)
+
+
+def dead(lab: Lab, browser: Browser) -> None:
+    """Four ranks, of which one was killed while they trained."""
+    notebook = opened(
+        lab, browser, "dead", f"{LOAD}\n%distributed up -n 4 --backend ring", "%distributed watch", KILLED
+    )
+    notebook.begin()
+    notebook.page.get_by_role("button", name="Heal", exact=True).wait_for(timeout=120_000)
+    notebook.settled()
+    notebook.page.wait_for_timeout(1500)  # the first line is drawn once a second
+    save(notebook.page.locator(".arw-root"), "dead")
     end(notebook)
 
 
@@ -168,15 +184,6 @@ def cabling(lab: Lab, browser: Browser) -> None:
     page.close()
 
 
-def dead(_: Lab, browser: Browser) -> None:
-    """Four ranks, of which one was killed."""
-    now = streams.snapshot(4, 1, 200.25)
-    ranks = [replace(rank, state="unblocked", collective=None, effective=0.0, since=3.0) for rank in now.ranks]
-    ranks[2] = replace(ranks[2], state="dead", cause="killed by SIGKILL", effective=None)
-    links = tuple(replace(view, rate=None) for view in now.links)
-    replay(browser, "dead", replace(now, state="broken", ranks=tuple(ranks), links=links, straggler=None), 1)
-
-
 def hosts(_: Lab, browser: Browser) -> None:
     """A rank on each of eight hosts."""
     replay(browser, "hosts", streams.snapshot(8, 8, 200.25), 8)
@@ -191,10 +198,11 @@ def replay(browser: Browser, name: str, now: Snapshot, on: int) -> None:
     """Show all views of `now`, after 200 seconds of training on `on` hosts."""
     size = len(now.ranks)
     page = drawn(browser, now, WIDTH, views=VIEWS)
+    some = min(size, 8)
     rows = [
-        (rank, "loss", 7, step, 2.2 * math.exp(-step / 60) + 0.02 * rank, step / 2)
-        for rank in range(min(size, 8))
-        for step in range(400)
+        (rank, "loss", 7, step, LOSS / (step + BEGAN) + 0.01 * (rank - (some - 1) / 2), 170 + step / 2)
+        for rank in range(some)
+        for step in range(61)
     ]
     past = [streams.snapshot(size, on, float(when)) for when in range(200)]
     send_all(page, past=[*past, now], items=streams.training(size), rows=rows)
