@@ -247,6 +247,8 @@ class Snapshot:
     """Highest bus bandwidth in the last ``bench`` of this world, in bytes a second; None before the first."""
     straggler: str | None = None
     """The rank that the others waited for longest in calls timed by ``--timing``, in words."""
+    straggler_rank: int | None = None
+    """That rank."""
 
     def doing(self, ranks: Sequence[int]) -> str:
         """What these ranks are doing: ``ranks 0-1 blocked in all_sum #1 f32[10] (line 3); rank 2 running line 4``."""

@@ -21,7 +21,7 @@ from allranks_backends.views import Snapshot
 from allranks_widgets.dashboard import VIEWS
 from allranks_widgets.recording import read
 from tests.browser.lab import Lab, Notebook
-from tests.browser.pictures import drawn, send_all
+from tests.browser.pictures import drawn, send_all, show
 from tests.widgets import streams
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def dead(lab: Lab, browser: Browser) -> None:
     notebook.begin()
     notebook.page.get_by_role("button", name="Heal", exact=True).wait_for(timeout=120_000)
     notebook.settled()
-    notebook.page.wait_for_timeout(1500)  # the first line is drawn once a second
+    notebook.page.wait_for_timeout(4000)  # the rates are those of the last seconds
     save(notebook.page.locator(".arw-root"), "dead")
     end(notebook)
 
@@ -209,6 +209,7 @@ def replay(browser: Browser, name: str, now: Snapshot, on: int) -> None:
     page.wait_for_selector(".arw-log-figure canvas")
     page.wait_for_selector(".arw-chart canvas")
     page.wait_for_timeout(1500)  # the first line is drawn once a second
+    show(page, now)  # whose times the page has counted on meanwhile
     save(page.locator(".arw-root"), name)
     print(f"![{REPLAYED[name]}](images/{name}.png)")
     page.close()

@@ -100,6 +100,7 @@ def test_each_view_says_what_it_finds_and_the_first_line_how_fast_it_goes(browse
     assert page.locator(".arw-glance-pace").inner_text() == "4 steps/s"
     assert page.locator(".arw-links summary").inner_text().startswith("8 links · ")
     assert "The others waited for rank 3" in page.locator(".arw-straggler").inner_text()
+    assert page.locator('.arw-rank:has(:text("often the last"))').get_attribute("data-rank") == "3"
     show(page, streams.hanging(4, 1))
     assert page.locator(".arw-straggler").is_hidden(), "there is advice to act on"
     assert headline(page, "topology") == "Ranks 0-1, 3 wait for rank 2"

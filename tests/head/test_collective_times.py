@@ -27,6 +27,7 @@ def test_the_last_to_come_did_not_wait() -> None:
     times.add(1, 1, [Timed("all_sum", 4, 0.10), Timed("all_sum", 4, 0.20)], 2)
     assert times.times(0, "all_sum") == pytest.approx((0.2, 0.4))
     assert times.times(1, "all_sum") == pytest.approx((0.2, 0.1))
+    assert times.straggler_rank == 1
     assert times.straggler == "rank 1 was last in 1 of 2 timed calls; the others waited 400 ms for it"
 
 
@@ -52,7 +53,7 @@ def test_calls_that_do_not_match_are_not_compared() -> None:
     times.add(1, 0, [Timed("all_sum", 4, 0.5)], 2)
     times.add(1, 1, [Timed("all_sum", 4, 0.1), Timed("all_sum", 4, 0.2)], 2)
     assert times.times(0, "all_sum") == (None, None)
-    assert times.straggler is None
+    assert times.straggler is None and times.straggler_rank is None
 
 
 def all_max(cluster: Cluster) -> dict[int, OpView]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import random
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
 from allranks import Cluster
-from allranks.rank.cell.transform_once import TransformOnce
+from allranks.rank.cell.transform_once import TransformOnce, is_plain
 
 WITHIN = 60.0
 COUNT = "def counted(lines):\n    seen.append(''.join(lines))\n    return lines\nseen = []\n"
@@ -96,3 +99,43 @@ def test_ranks_transform_a_cell_once(ring2: Cluster) -> None:
     finally:
         ring2.run(REMOVE, timeout=WITHIN).check()
     assert seen == ["x = 1\ny = 2\n", "import asyncio\nawait asyncio.sleep(0)\n", "seen\n"]
+
+
+LINES = (
+    *("x = 1", "x %= 3", "x != y", "loss = step(model)", "for i in range(3):", "    print(f'{i} %')", "x = 6 / 2", "'a'"),
+    *("%time x", "!ls", "x = !ls", "x: int = !ls", "x = %pwd", "x = y = %pwd", "x=%pwd", "f?", "?f", "# what?", "  %ls"),
+    *(", f a", "/f a", ";f a", "%%time", "x = \\", "\\", "%", "!", "=", "x ==% y", "x == !y", "x = # c", "\t!ls", "$ x"),
+    *(">>> x = 1", "In [3]: x", "...: y", "[ins] In [1]: x", "'''", '"""', "(", ")", "x = (", "x = ( %pwd", "if x: %ls"),
+    *("    y = 2;", "lambda: !x", "x = 5 # = %pwd", "'a' = !ls", "x = \\\n\n%ls", "1 +", "x = y, !ls", "a\r%ls", "a\x0c!ls"),
+    *("", "    ", "import os", "await x", "@f", "class A:", "    def f(self): ..."),
+)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_plain_text_is_what_ipython_leaves_as_it_is(seed: int) -> None:
+    dice, ipython, plain = random.Random(seed), TransformerManager(), 0
+    for _ in range(1000):
+        text = "\n".join(dice.choices(LINES, k=dice.randint(1, 4)))
+        if not is_plain(text):
+            continue
+        plain += 1
+        ended = text if text.endswith("\n") else text + "\n"
+        try:
+            assert ipython.transform_cell(text) == ended, repr(text)
+        except SyntaxError:  # IPython splits it into tokens, and finds that it is none of Python's
+            with warnings.catch_warnings(), pytest.raises(SyntaxError):
+                warnings.simplefilter("ignore", SyntaxWarning)
+                compile(ended, "cell", "exec")
+    assert plain > 50
+
+
+def test_a_transformer_of_the_users_own_gets_plain_text_too(shell: Any, seen: list[str]) -> None:
+    once = TransformOnce(shell)
+    once.begin()
+    as_ipykernel_does(shell, "x = 1").raise_error()
+    assert seen == ["x = 1\n"]
+    shell.input_transformers_post.clear()
+    shell.input_transformers_cleanup.append(lambda lines: [line.replace("one", "1") for line in lines])
+    once.begin()
+    as_ipykernel_does(shell, "y = one").raise_error()
+    assert shell.user_ns["y"] == 1

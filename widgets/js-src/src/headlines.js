@@ -7,7 +7,7 @@ import * as units from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./snapshot.js").LinkFinding} LinkFinding */
-/** @typedef {{text: string, wrong?: boolean, whole?: string}} Headline `wrong` with a sign of warning; `whole` says more */
+/** @typedef {{text: string, wrong?: boolean, bad?: boolean, whole?: string}} Headline `wrong` with a sign of warning, `bad` in the colour of errors; `whole` says more */
 
 const MOST_POINTS = 100; // points from which a trend is computed
 const LEAST_POINTS = 6;
@@ -54,7 +54,8 @@ export function ofWorld(snapshot) {
  */
 export function ofTopology(snapshot, found) {
   const text = ofTrouble(snapshot);
-  return text ? { text, wrong: text !== STARTING, whole: text } : ofLinks(found);
+  const bad = snapshot.ranks.some((rank) => rank.state === "dead" || rank.state === "failed");
+  return text ? { text, wrong: text !== STARTING, bad, whole: text } : ofLinks(found);
 }
 
 /** @param {import("./types.js").RankView[]} ranks */

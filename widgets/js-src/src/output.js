@@ -225,6 +225,7 @@ function count(cell, of, lines) {
 /** @param {Cell} cell @returns {string} how many lines there are, and of how many they are folded */
 export function counted(cell) {
   const { lines, said, printers } = cell;
+  if (!said) return "no output";
   const shown = `${units.count(lines)} ${lines === 1 ? "line" : "lines"}`;
   if (said === lines) return shown;
   return `${shown} · folded from ${units.count(said)} lines${printers ? ` that ${printers.size} ranks printed` : ""}`;

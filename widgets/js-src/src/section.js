@@ -61,10 +61,11 @@ export class Section {
   }
 
   /** @param {Headline} finding */
-  say({ text, wrong = false, whole = "" }) {
+  say({ text, wrong = false, bad = false, whole = "" }) {
     hide(this.finding, !text);
     hide(this.sign, !wrong);
     mark(this.finding, "data-wrong", String(wrong));
+    mark(this.finding, "data-bad", String(bad));
     mark(this.finding, "title", whole);
     say(this.words, text);
   }

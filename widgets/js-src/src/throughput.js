@@ -151,7 +151,7 @@ export class Throughput {
     mark(this.chart, "aria-label", `chart of ${names.length > 4 ? `${names.length} series` : names.join(", ")} over the last ten minutes`);
     this.values = names.map(() => h("span.legend-value"));
     this.legend.replaceChildren(
-      ...names.map((name, i) => h("button.legend-item", { type: "button", "aria-pressed": "true", onclick: (/** @type {Event} */ event) => this.#toggle(event, i) }, swatch(strokes[i], this.plot.series[i + 1].dash), h("span", {}, title(name, this.low)), this.values[i])),
+      ...names.map((name, i) => h("button.legend-item", { type: "button", "aria-pressed": "true", title: title(name, false), onclick: (/** @type {Event} */ event) => this.#toggle(event, i) }, swatch(strokes[i], this.plot.series[i + 1].dash), h("span", {}, title(name, this.low)), this.values[i])),
     );
     if (!names.length) {
       const links = this.store.snapshot?.links?.length ?? 0;
@@ -184,7 +184,11 @@ export class Throughput {
     const i = at ?? history.at.length - 1;
     this.names.forEach((name, k) => {
       const node = this.values[k];
-      if (node) say(node, units.rate(history.series.get(name)?.[i]));
+      if (!node) return;
+      const rates = history.series.get(name);
+      say(node, units.rate(rates?.[i]));
+      // Before the first `bench` there is no peak, and no line of it.
+      if (name === "peak" && node.parentElement) hide(node.parentElement, !rates?.some((rate) => typeof rate === "number"));
     });
     const seconds = history.at[i];
     say(this.time, at === null || seconds === undefined ? "" : new Date(seconds * 1000).toLocaleTimeString());

@@ -2,6 +2,7 @@
 
 import { LEAST_WIDTH, h, hide, icon, mark, say, setIcon, svg, widthOf } from "./dom.js";
 import { mean } from "./history.js";
+import { ofTrouble } from "./headlines.js";
 import { headOf, layout, layoutWithin } from "./layout.js";
 import { shortNames } from "./host_names.js";
 import { Matrix, described } from "./matrix.js";
@@ -19,6 +20,7 @@ import { MACHINES, MEANINGS } from "./words.js";
 
 const CHARACTER = { rate: 6.7, caption: 6.2, what: 6.4, name: 7.6 }; // pixels, at the most, in the fonts of the pages
 const ALSO_LOAD = 620; // pixels of a host's head from which on it has room for its load beside its GPU's
+const BARE = 122; // pixels of a small host that its sign and a figure with its label take beside the name
 const LEAST_SIGN = 156; // pixels of a host from which on there is room for what kind of machine it is
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
 const MOST_STRONG = 12; // links of a mesh: one of 4
@@ -49,6 +51,8 @@ export class Topology {
     this.ranks = new Map();
     /** @type {Set<number>} ranks that others wait for */
     this.late = new Set();
+    /** @type {number | null} the rank that others wait for longest, while they wait for none in particular */
+    this.slowest = null;
     /** @type {Map<number, Card>} of each rank: they stay when the plan is drawn again, and so do the focus and a click */
     this.cards = new Map();
     this.size = "large"; // of the cards
@@ -98,6 +102,7 @@ export class Topology {
     this.ranks = new Map(snapshot.ranks.map((rank) => [rank.rank, rank]));
     this.top = fastest(links);
     this.late = new Set(missing(snapshot)?.ranks.map((rank) => rank.rank));
+    this.slowest = ofTrouble(snapshot) ? null : (snapshot.straggler_rank ?? null);
     mark(this.plan, "data-hangs", String(this.late.size > 0));
     for (const update of this.updates) update(snapshot, found);
     this.#updateHeads(built);
@@ -237,6 +242,7 @@ export class Topology {
       mark(held, "title", `memory ${of}`);
       used.style.width = known ? `${(100 * (host.memory_used ?? 0)) / (host.memory || 1)}%` : "0";
       say(load, units.percent(host.load));
+      mark(head, "data-bare", String(w < BARE + short.length * CHARACTER.name));
       mark(loaded, "title", [
         `load ${load.textContent}`, host.temperature ? `${host.temperature} °C` : "", host.throttled ? "too hot, slowed down" : "",
         host.swap_rate ? `swaps ${units.rate(host.swap_rate)}` : "",
@@ -269,7 +275,7 @@ export class Topology {
    * @returns {Card}
    */
   #card(rank) {
-    const [word, what, blame] = [h("span.state"), h("span.doing"), h("span.blame", { hidden: true }, "others wait for it")];
+    const [word, what, blame] = [h("span.state"), h("span.doing"), h("span.blame", { hidden: true })];
     const sign = icon("starting");
     const main = h(
       "button.rank-main",
@@ -298,6 +304,8 @@ export class Topology {
       mark(node, "data-state", state);
       const late = this.late.has(rank);
       mark(node, "data-late", String(late));
+      const slowest = this.slowest === rank;
+      mark(node, "data-slowest", String(slowest));
       // A failed rank is red anyway, and its cause says more than its line.
       const blamed = late && state !== "failed";
       setIcon(sign, blamed ? "warning" : state);
@@ -311,10 +319,12 @@ export class Topology {
       // There is no room for the shape of a collective, or for more of a cause.
       const short = where || (one ? `${one.op} #${one.number}` : did.split("; last seen")[0]);
       say(what, large ? short : line || state);
-      hide(blame, !large || !blamed);
+      const words = late ? "others wait for it" : slowest ? "often the last" : "";
+      say(blame, words);
+      hide(blame, !large || !(blamed || slowest));
       // The style sheet draws the seconds: in the button's name they would be read out again and again.
       mark(what, "data-time", !large || blamed ? "" : time && (did ? ` · ${time}` : time));
-      const told = [`rank ${rank}`, state, did, late ? "others wait for it" : ""].filter(Boolean).join(", ");
+      const told = [`rank ${rank}`, state, did, words].filter(Boolean).join(", ");
       mark(main, "aria-label", told);
       mark(main, "title", [told, where && view.source?.trim(), MEANINGS[state]].filter(Boolean).join(". "));
       mark(main, "aria-pressed", String(this.store.selected === rank));

@@ -96,6 +96,11 @@ class CollectiveTimes:
         return (sum(transfer for transfer, _ in found), sum(wait for _, wait in found)) if found else None
 
     @property
+    def straggler_rank(self) -> int | None:
+        """The rank for which the others waited longest in total; None if nothing was timed."""
+        return max(self._waited, key=lambda each: self._waited[each]) if self._waited else None
+
+    @property
     def straggler(self) -> str | None:
         """A clause on the rank for which the others waited longest in total; None if nothing was timed."""
         return self._straggler(0.0)
@@ -107,9 +112,9 @@ class CollectiveTimes:
 
     def _straggler(self, seconds: float) -> str | None:
         """The clause, without a share if `seconds` is 0 or the share is below 1%."""
-        if not self._waited:
+        rank = self.straggler_rank
+        if rank is None:
             return None
-        rank = max(self._waited, key=lambda each: self._waited[each])
         calls, waited = self._last[rank], self._waited[rank]
         share = min(1.0, waited / seconds) if seconds > 0 else 0.0
         of_cell = f" ({share:.0%} of the cell)" if share >= 0.01 else ""

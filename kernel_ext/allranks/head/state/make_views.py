@@ -36,6 +36,7 @@ def snapshot_of(world: KnownWorld) -> Snapshot:
         links=tuple(link_view(link, ranks) for link in world.links),
         peak=world.peak,
         straggler=world.times.straggler,
+        straggler_rank=world.times.straggler_rank,
     )
 
 
