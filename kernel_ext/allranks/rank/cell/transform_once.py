@@ -16,6 +16,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 _SPECIAL = re.compile(
     r"^[ \t]*(?:[%!?,;/]|>>>|\.\.\.|In |\[(?:ins|nav))"  # at the beginning of a line: magics, commands, prompts
+    r"|^[ \t]+$"  # of blanks only: IPython removes them
     r"|=[\s\\]*[%!]"  # assigned from a magic or a command
     r"|\?"  # at the end of a line: help
     r"|[\r\v\f\x1c-\x1e\x85\u2028\u2029]",  # where a line may begin as well
@@ -25,7 +26,7 @@ _SPECIAL = re.compile(
 
 def is_plain(text: str) -> bool:
     """Whether IPython's own transformers leave this text as it is; False also where that takes a closer look."""
-    return text.strip() != "" and not text[0].isspace() and text[-1] not in " \t" and not _SPECIAL.search(text)
+    return text != "" and not text[0].isspace() and not _SPECIAL.search(text)
 
 
 class TransformOnce:
