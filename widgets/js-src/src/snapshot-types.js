@@ -128,6 +128,7 @@
  * @property {LinkView[]} [links]
  * @property {number} [peak]
  * @property {string} [straggler]
+ * @property {number} [straggler_rank]
  */
 
 export {};
