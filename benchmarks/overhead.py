@@ -44,7 +44,10 @@ from allranks.messages.events import Memory
 from allranks.rank.metrics.meters import MeterReading
 reading_for_benchmark = MeterReading(Memory(), 0.0, 0.0, (), (), None, None, None)
 """
-OFF = "meters_for_benchmark.read = lambda: reading_for_benchmark; meters_for_benchmark.traffic.count = lambda: None"
+OFF = """
+meters_for_benchmark.read = lambda *, seldom=False: reading_for_benchmark
+meters_for_benchmark.traffic.count = lambda: None
+"""
 ON = "del meters_for_benchmark.read, meters_for_benchmark.traffic.count"
 
 

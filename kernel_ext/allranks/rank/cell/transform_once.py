@@ -1,8 +1,8 @@
 """Has the text of a cell transformed at most once, and searched once for `await`.
 
 ipykernel (7.4) does both to find out whether the cell awaits. If it does not, IPython (9.18) does both again. The
-transformation takes longer than the rest of IPython's work for a short cell, and for 30 lines 0.6 ms: it splits them into
-tokens to look for magics and commands. Text without any is not split.
+transformation takes longer than the rest of IPython's work for a short cell, and 0.6 ms for 30 lines: it splits them
+into tokens to look for magics and commands. Text without any is not split.
 """
 
 from __future__ import annotations
