@@ -39,7 +39,9 @@ class TransformOnce:
         self._texts = dict[str, str]()
         self._answers = dict[str, bool]()
         shell.transform_cell, shell.should_run_async = self._transform_once, self._look_once
-        self._manager: TransformerManager = shell.input_transformer_manager
+        made: Any = TransformerManager
+        self._ipythons_own = _transformers(made())
+        self._manager: Any = shell.input_transformer_manager
         self._transform_text: Callable[[str], str] = self._manager.transform_cell
         vars(self._manager)["transform_cell"] = self._transform_special
         shell.events.register("pre_execute", self._end)
@@ -66,7 +68,7 @@ class TransformOnce:
         return self._texts[raw_cell]
 
     def _transform_special(self, text: str) -> str:
-        if is_plain(text) and _transformers(self._manager) == _transformers(TransformerManager()):
+        if is_plain(text) and _transformers(self._manager) == self._ipythons_own:
             return text if text.endswith("\n") else text + "\n"
         return self._transform_text(text)
 
@@ -78,5 +80,5 @@ class TransformOnce:
         return self._answers[transformed_cell]
 
 
-def _transformers(manager: TransformerManager) -> tuple[list[Any], ...]:
+def _transformers(manager: Any) -> tuple[list[Any], ...]:
     return manager.cleanup_transforms, manager.line_transforms, manager.token_transformers
