@@ -248,7 +248,7 @@ class Snapshot:
     straggler: str | None = None
     """The rank that the others waited for longest in calls timed by ``--timing``, in words."""
     straggler_rank: int | None = None
-    """That rank."""
+    """The number of that rank, if the others waited for it long enough for it to be marked."""
 
     def doing(self, ranks: Sequence[int]) -> str:
         """What these ranks are doing: ``ranks 0-1 blocked in all_sum #1 f32[10] (line 3); rank 2 running line 4``."""

@@ -48,6 +48,22 @@ def test_the_longest_wait_is_told_beside_their_sum() -> None:
     )
 
 
+def test_a_rank_is_marked_if_the_others_waited_mostly_for_it_and_long_enough_to_matter() -> None:
+    times = CollectiveTimes()
+    for number, (of_0, of_1) in enumerate([(0.300, 0.295), (0.295, 0.300)]):
+        times.add(number, 0, [Timed("all_sum", 4, of_0)], 2)
+        times.add(number, 1, [Timed("all_sum", 4, of_1)], 2)
+    assert times.straggler_rank is None, "5 ms of 295 ms"
+    times.add(2, 0, [Timed("all_sum", 4, 0.9)], 2)
+    times.add(2, 1, [Timed("all_sum", 4, 0.3)], 2)
+    assert times.straggler_rank == 1
+    times.forget(1)
+    assert (
+        times.straggler_rank is None
+        and times.straggler == "rank 0 was last in 1 of 3 timed calls; the others waited 5.00 ms for it"
+    )
+
+
 def test_calls_that_do_not_match_are_not_compared() -> None:
     times = CollectiveTimes()
     times.add(1, 0, [Timed("all_sum", 4, 0.5)], 2)

@@ -107,6 +107,7 @@ LINES = [
     *(", f a", "/f a", ";f a", "%%time", "x = \\", "\\", "%", "!", "=", "x ==% y", "x == !y", "x = # c", "\t!ls"),
     *(">>> x = 1", "In [3]: x", "...: y", "[ins] In [1]: x", "'''", '"""', "(", ")", "x = (", "x = ( %pwd", "", "    "),
     *("if x: %ls", "x = 5 # = %pwd", "'a' = !ls", "x = \\\n\n%ls", "x = y, !ls", "a\r%ls", "a\x0c!ls", "  %ls", "$ x"),
+    *("\xa0>>> x", "\u3000...: y", "\x1f>>> x", "\xa0", "\u3000 x"),
 ]
 
 
@@ -122,7 +123,7 @@ def test_plain_text_is_what_ipython_leaves_as_it_is(seed: int) -> None:
         ended = text if text.endswith("\n") else text + "\n"
         try:
             assert ipython.transform_cell(text) == ended, repr(text)
-        except SyntaxError:  # IPython splits it into tokens, and finds that it is none of Python's
+        except SyntaxError:  # IPython splits it into tokens, and finds that it is not valid Python
             with pytest.raises(SyntaxError):
                 compile(ended, "cell", "exec")
     assert plain > 50

@@ -67,7 +67,7 @@ def test_the_title_is_what_one_must_know_first() -> None:
 def test_a_rank_that_others_have_waited_for_only_a_moment_is_not_blamed() -> None:
     hang = streams.hanging(4, 1)
     ranks = tuple(dataclasses.replace(view, since=0.5) for view in hang.ranks)
-    soon = dataclasses.replace(hang, ranks=ranks, straggler=None)
+    soon = dataclasses.replace(hang, ranks=ranks, straggler=None, straggler_rank=None)
     assert missing_ranks(soon) == [] and finding(soon) == "4 ranks: 3 exchanging, 1 running"
 
 
@@ -309,7 +309,7 @@ def test_what_stays_after_the_end_of_the_cluster_are_its_ranks(
     published: list[tuple[str, dict[str, str], bool]],
 ) -> None:
     dashboard = Dashboard(["topology", "throughput"])
-    dashboard.show(dataclasses.replace(streams.snapshot(2, 1, 0.0), straggler=None, at=1000.0))
+    dashboard.show(dataclasses.replace(streams.snapshot(2, 1, 0.0), straggler=None, straggler_rank=None, at=1000.0))
     dashboard._ipython_display_()
     dashboard.show(Snapshot("main", "ring", "down", 0, ()))
     dashboard.refresh()

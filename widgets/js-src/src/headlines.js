@@ -62,7 +62,7 @@ export function ofTopology(snapshot, found) {
 const label = (ranks) => units.rankLabel(ranks.map((rank) => rank.rank));
 
 /** @param {string} text */
-const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 /** @param {string} text in one line: causes come from the ranks */
 const printable = (text) => text.replace(/\p{C}|[\u2028\u2029]/gu, " ");

@@ -5,7 +5,7 @@ import "./style.css";
 import { Console } from "./console.js";
 import { h, hide, icon, mark, say } from "./dom.js";
 import { Glance } from "./glance.js";
-import { ofCurves, ofOutput, ofTopology, ofTraffic, ofTrouble, ofWorld } from "./headlines.js";
+import { capital, ofCurves, ofOutput, ofTopology, ofTraffic, ofTrouble, ofWorld } from "./headlines.js";
 import { Log } from "./log.js";
 import { openWindow } from "./own_window.js";
 import { Section } from "./section.js";
@@ -174,7 +174,7 @@ function render({ model, el, apart = false }) {
     remedy.disabled = !store.acts;
     // What the advice has a button for need not be said twice.
     const lines = (snapshot.notes ?? []).filter((note) => advising?.verb !== "heal" || !note.includes("%distributed heal")).join("\n");
-    const waits = advising || !views.includes("throughput") ? "" : (snapshot.straggler ?? "");
+    const waits = advising || !views.includes("throughput") ? "" : capital(snapshot.straggler ?? "");
     say(slow, waits);
     hide(straggler, !waits);
     say(notes, lines);

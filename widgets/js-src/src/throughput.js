@@ -187,7 +187,7 @@ export class Throughput {
       if (!node) return;
       const rates = history.series.get(name);
       say(node, units.rate(rates?.[i]));
-      // Before the first `bench` there is no peak, and no line of it.
+      // Before the first `bench` there is no peak, so its legend is hidden.
       if (name === "peak" && node.parentElement) hide(node.parentElement, !rates?.some((rate) => typeof rate === "number"));
     });
     const seconds = history.at[i];

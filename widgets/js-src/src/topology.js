@@ -319,7 +319,7 @@ export class Topology {
       // There is no room for the shape of a collective, or for more of a cause.
       const short = where || (one ? `${one.op} #${one.number}` : did.split("; last seen")[0]);
       say(what, large ? short : line || state);
-      const words = late ? "others wait for it" : slowest ? "often the last" : "";
+      const words = late ? "others wait for it" : slowest ? "others waited longest" : "";
       say(blame, words);
       hide(blame, !large || !(blamed || slowest));
       // The style sheet draws the seconds: in the button's name they would be read out again and again.

@@ -14,6 +14,8 @@ from allranks.units import seconds_text
 
 UNFINISHED = 16
 """Maximum number of cells that are kept while some of their ranks have not reported."""
+MARKED = 0.1
+"""How long the others waited for a rank, as a part of the calls' own time, from which on the rank is marked."""
 
 
 class CollectiveShare(NamedTuple):
@@ -57,7 +59,13 @@ class CollectiveTimes:
         self._waited: dict[int, float] = {}
         self._longest: dict[int, float] = {}
         """By rank, the longest time that another rank waited for it in one call."""
+        self._transfer = 0.0
         self.calls = 0
+
+    def forget(self, rank: int) -> None:
+        """Forget how often and how long others waited for this rank: it is another process from here on."""
+        for known in (self._last, self._waited, self._longest):
+            known.pop(rank, None)
 
     def add(self, cell: int, rank: int, calls: Sequence[Timed], ranks: int) -> None:
         """Add the timed calls of `rank` in `cell`; they count once `ranks` ranks have reported theirs."""
@@ -76,6 +84,7 @@ class CollectiveTimes:
             durations = {rank: calls[number][1] for rank, calls in told.items()}
             last = min(durations, key=lambda rank: durations[rank])
             transfer = durations[last]
+            self._transfer += transfer
             self.calls += 1
             self._last[last] = self._last.get(last, 0) + 1
             waited = max(durations.values()) - transfer
@@ -97,7 +106,14 @@ class CollectiveTimes:
 
     @property
     def straggler_rank(self) -> int | None:
-        """The rank for which the others waited longest in total; None if nothing was timed."""
+        """The rank for which the others waited longest, if that is most of what they waited, and enough to matter."""
+        rank = self._slowest
+        if rank is None or self._waited[rank] < max(sum(self._waited.values()) / 2, MARKED * self._transfer):
+            return None
+        return rank
+
+    @property
+    def _slowest(self) -> int | None:
         return max(self._waited, key=lambda each: self._waited[each]) if self._waited else None
 
     @property
@@ -112,7 +128,7 @@ class CollectiveTimes:
 
     def _straggler(self, seconds: float) -> str | None:
         """The clause, without a share if `seconds` is 0 or the share is below 1%."""
-        rank = self.straggler_rank
+        rank = self._slowest
         if rank is None:
             return None
         calls, waited = self._last[rank], self._waited[rank]

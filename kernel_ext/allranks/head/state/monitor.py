@@ -90,6 +90,7 @@ class Monitor(KnownWorld):
         with self.changed:
             for before in self.ranks[rank.rank : rank.rank + 1]:
                 self._forget(before)
+                self.times.forget(before.rank)
             self.ranks[rank.rank : rank.rank + 1] = [rank]
             self._by_uuid[rank.uuid] = rank
 

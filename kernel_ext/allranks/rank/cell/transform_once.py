@@ -15,8 +15,8 @@ from typing import Any
 from IPython.core.inputtransformer2 import TransformerManager
 
 _SPECIAL = re.compile(
-    r"^[ \t]*(?:[%!?,;/]|>>>|\.\.\.|In |\[(?:ins|nav))"  # at the beginning of a line: magics, commands, prompts
-    r"|^[ \t]+$"  # of blanks only: IPython removes them
+    r"^[^\S\n]*(?:[%!?,;/]|>>>|\.\.\.|In |\[(?:ins|nav))"  # at the beginning of a line: magics, commands, prompts
+    r"|^[^\S\n]+$"  # of blanks only: IPython removes them
     r"|=[\s\\]*[%!]"  # assigned from a magic or a command
     r"|\?"  # at the end of a line: help
     r"|[\r\v\f\x1c-\x1e\x85\u2028\u2029]",  # where a line may begin as well
@@ -25,7 +25,7 @@ _SPECIAL = re.compile(
 
 
 def is_plain(text: str) -> bool:
-    """Whether IPython's own transformers leave this text as it is; False also where that takes a closer look."""
+    """Whether IPython's own transformers leave this text as it is; False also for some that they leave so."""
     return text != "" and not text[0].isspace() and not _SPECIAL.search(text)
 
 
@@ -39,11 +39,11 @@ class TransformOnce:
         self._texts = dict[str, str]()
         self._answers = dict[str, bool]()
         shell.transform_cell, shell.should_run_async = self._transform_once, self._look_once
-        made: Any = TransformerManager
-        self._ipythons_own = _transformers(made())
         self._manager: Any = shell.input_transformer_manager
-        self._transform_text: Callable[[str], str] = self._manager.transform_cell
-        vars(self._manager)["transform_cell"] = self._transform_special
+        if type(self._manager) is TransformerManager:
+            made: Any = TransformerManager
+            self._ipythons_own = _transformers(made())
+            vars(self._manager)["transform_cell"] = self._transform_special
         shell.events.register("pre_execute", self._end)
         # ipykernel reads this signature for each cell; Python does not work it out again if the function has it.
         run = type(shell).run_cell_async
@@ -70,7 +70,7 @@ class TransformOnce:
     def _transform_special(self, text: str) -> str:
         if is_plain(text) and _transformers(self._manager) == self._ipythons_own:
             return text if text.endswith("\n") else text + "\n"
-        return self._transform_text(text)
+        return str(TransformerManager.transform_cell(self._manager, text))
 
     def _look_once(self, raw_cell: str, *, transformed_cell: str | None = None, **kwargs: Any) -> bool:
         if not self._keeps or transformed_cell is None or kwargs.get("preprocessing_exc_tuple") is not None:
