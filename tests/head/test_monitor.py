@@ -184,6 +184,9 @@ def test_times_count_once_all_ranks_of_the_cell_have_ended(monitor: Monitor) -> 
     assert monitor.snapshot().straggler is None
     monitor.receive("rank-1", done(timed=(Timed("all_sum", 4, 0.1),)), ())
     assert "rank 1 was last in 1 of 1" in (monitor.snapshot().straggler or "")
+    assert monitor.snapshot().straggler_rank == 1
+    monitor.put(Rank(1, "localhost", "another"))
+    assert monitor.snapshot().straggler_rank is None, "nobody has waited for the new process"
 
 
 def test_what_was_printed_between_cells_is_kept_for_who_shows_it(monitor: Monitor) -> None:

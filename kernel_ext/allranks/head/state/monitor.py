@@ -90,7 +90,6 @@ class Monitor(KnownWorld):
         with self.changed:
             for before in self.ranks[rank.rank : rank.rank + 1]:
                 self._forget(before)
-                self.times.forget(before.rank)
             self.ranks[rank.rank : rank.rank + 1] = [rank]
             self._by_uuid[rank.uuid] = rank
 
@@ -104,6 +103,7 @@ class Monitor(KnownWorld):
     def _forget(self, rank: Rank) -> None:
         self._by_uuid.pop(rank.uuid, None)
         self.comms.gone(rank.uuid)
+        self.times.forget(rank.rank)
 
     def adopted(self) -> dict[int, tuple[list[int], CellUpdates]]:
         """Return, by number, the cells of the previous notebook: their ranks, and their updates that ranks have kept.

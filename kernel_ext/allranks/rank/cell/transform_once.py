@@ -43,7 +43,7 @@ class TransformOnce:
         if type(self._manager) is TransformerManager:
             made: Any = TransformerManager
             self._ipythons_own = _transformers(made())
-            vars(self._manager)["transform_cell"] = self._transform_special
+            vars(self._manager)["transform_cell"] = self._transform_text
         shell.events.register("pre_execute", self._end)
         # ipykernel reads this signature for each cell; Python does not work it out again if the function has it.
         run = type(shell).run_cell_async
@@ -67,7 +67,7 @@ class TransformOnce:
             self._texts[raw_cell] = self._transform(raw_cell)
         return self._texts[raw_cell]
 
-    def _transform_special(self, text: str) -> str:
+    def _transform_text(self, text: str) -> str:
         if is_plain(text) and _transformers(self._manager) == self._ipythons_own:
             return text if text.endswith("\n") else text + "\n"
         return str(TransformerManager.transform_cell(self._manager, text))
