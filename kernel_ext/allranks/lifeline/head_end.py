@@ -306,20 +306,20 @@ class Lifeline:
     def _receive_all(self) -> bool:
         """Receive the waiting messages, at most `AT_ONCE`; return whether all were read."""
         for _ in range(AT_ONCE):
-            try:
-                route, identity, first, *rest = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            if not self._router.get(zmq.EVENTS) & zmq.POLLIN:
                 return True
-            except ValueError:
+            route, identity = self._router.recv(), self._router.recv()
+            if not self._router.get(zmq.RCVMORE):
                 continue  # too short, so from an unknown peer
+            first, *rest = self._router.recv_multipart(copy=False)
             try:
-                uuid = identity.bytes.decode()
+                uuid = identity.decode()
             except UnicodeDecodeError:
                 continue
             try:
-                self._receive(route.bytes, uuid, first, [frame.buffer for frame in rest])
+                self._receive(route, uuid, first, [frame.buffer for frame in rest])
             except NotUnderstood as error:
-                if self._greeted.get(identity.bytes) == connection_of(first):  # unknown peers are not logged
+                if self._greeted.get(identity) == connection_of(first):  # unknown peers are not logged
                     _log.warning("a message of %s was dropped: %s", uuid, str(error)[:LONGEST_COMPLAINT])
             except Exception:  # this thread must go on, whatever a rank sends
                 _log.exception("a message of %s could not be handled", uuid)

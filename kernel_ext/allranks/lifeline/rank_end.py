@@ -210,8 +210,9 @@ class RankLifeline:
                 before.close()
         if self._events in ready:
             self._handle_event()
-        for _ in range(AT_ONCE):
-            if not self._receive():
+        for _ in range(AT_ONCE if self._socket in ready else 0):
+            self._receive()
+            if not self._socket.get(zmq.EVENTS) & zmq.POLLIN:  # an attempt that finds nothing takes longer
                 break
         wait = 0.0 if woken or self._put_off_until is None else self._put_off_until - time.monotonic()
         if wait <= 0:
@@ -229,13 +230,12 @@ class RankLifeline:
         elif self.connected:
             self.connected = False
 
-    def _receive(self) -> bool:
+    def _receive(self) -> None:
         try:
             first, *buffers = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
-            return False
+            return
         self._take(first.buffer, [buffer.buffer for buffer in buffers])
-        return True
 
     def _take(self, message: Buffer, buffers: Sequence[Buffer]) -> None:
         try:

@@ -1,6 +1,7 @@
 // Small tools for the page.
 
 export const LEAST_WIDTH = 246; // pixels of a picture: in style.css the root has at least 280, with its edges
+export const WITH_NEXT = 300; // ms that a picture that is due waits for the next snapshot, to be drawn in the same frame
 
 /** @type {WeakMap<Node, string>} */
 const saidOf = new WeakMap();

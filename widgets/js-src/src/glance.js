@@ -1,6 +1,6 @@
 // The latest of what was logged, in the first line of the page, however far below its charts are.
 
-import { h, hide, mark, say, svg } from "./dom.js";
+import { WITH_NEXT, h, hide, mark, say, svg } from "./dom.js";
 import { figure, lasted, seconds } from "./units.js";
 
 /** @typedef {import("./curves.js").Curves} Curves */
@@ -37,7 +37,7 @@ export class Glance {
     clearTimeout(this.later);
     if (curves.version === this.version) return;
     if (now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(curves, cell, running), PACE - (now - this.drawnAt));
+      this.later = window.setTimeout(() => this.update(curves, cell, running), PACE - (now - this.drawnAt) + WITH_NEXT);
       return;
     }
     [this.version, this.drawnAt] = [curves.version, now];
@@ -64,7 +64,7 @@ export class Glance {
     if (pace === null) return;
     const late = still > Math.max(LATE, MANY / pace);
     mark(this.pace, "data-late", String(late));
-    say(this.pace, late ? `no step for ${lasted(Math.floor(still))}` : paceInWords(pace));
+    say(this.pace, late ? `no step for ${lasted(still)}` : paceInWords(pace));
   }
 
   /** @param {string} name */

@@ -1,7 +1,7 @@
 // What ranks logged: a chart for each name, over steps.
 
 import uPlot from "uplot";
-import { choice, h, hide, mark, say, widthOf } from "./dom.js";
+import { WITH_NEXT, choice, h, hide, mark, say, widthOf } from "./dom.js";
 import { figure, rankLabel } from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
@@ -70,7 +70,7 @@ export class Log {
     if (!force && curves.version === this.version && key === this.key) return;
     const pace = key === this.key ? PACE : RESIZED;
     if (!force && now - this.drawnAt < pace) {
-      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + WITH_NEXT);
       return;
     }
     this.version = curves.version;

@@ -1,7 +1,7 @@
 // What travels, over ten minutes, what the operations did, and the states of the ranks beside it.
 
 import uPlot from "uplot";
-import { LEAST_WIDTH, choice, h, hide, mark, say, widthOf } from "./dom.js";
+import { LEAST_WIDTH, WITH_NEXT, choice, h, hide, mark, say, widthOf } from "./dom.js";
 import { operations } from "./snapshot.js";
 import { MOST_LINKS, WINDOW } from "./history.js";
 import { States } from "./states.js";
@@ -84,7 +84,7 @@ export class Throughput {
     if (!force && history.version === this.version && key === this.key) return;
     const pace = key === this.key ? PACE : RESIZED;
     if (!force && now - this.drawnAt < pace) {
-      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt));
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + WITH_NEXT);
       return;
     }
     this.version = history.version;

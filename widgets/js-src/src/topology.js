@@ -25,7 +25,9 @@ const LEAST_SIGN = 156; // pixels of a host from which on there is room for what
 const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
 const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
-const MOST_MOVING = 16; // links whose dashes move: each step has the page draw them again
+const MOST_MOVING = 16; // links whose dashes move with each snapshot: the page has to draw all of them again
+const TRAVEL = 15; // pixels a second; not an animation, for which the page would work 60 times a second
+const DASH = 12; // pixels from one dash to the next (style.css)
 const MOST_LISTED = 200;
 const MOST_TOLD = 8; // links of a rank, beside it
 const MOST_TRIES = 3; // of names of hosts, since letters differ in width
@@ -310,7 +312,8 @@ export class Topology {
       const blamed = late && state !== "failed";
       setIcon(sign, blamed ? "warning" : state);
       say(word, state);
-      const time = counts(state) && view.since !== undefined ? units.lasted(view.since + this.store.behind) : "";
+      const since = counts(state) ? (view.since ?? 0) + this.store.behind : 0;
+      const time = since >= 1 ? units.lasted(since) : ""; // a rank at work has a new line many times a second
       const one = view.state === "waiting" ? view.collective : null;
       const line = blamed && !one && view.line ? `line ${view.line}` : "";
       const count = line ? this.store.output.running(rank)?.count : null;
@@ -341,7 +344,8 @@ export class Topology {
   #links(links, plan, lines, wires) {
     const faint = plan.shape === "mesh" && links.length > MOST_STRONG;
     mark(lines, "data-faint", String(faint));
-    mark(lines, "data-moves", String(links.length <= MOST_MOVING));
+    const moves = links.length <= MOST_MOVING;
+    mark(lines, "data-moves", String(moves));
     const size = plan.ranks.size;
     const those = wiresOf(links);
     links.forEach(({ link }, i) => {
@@ -366,6 +370,7 @@ export class Topology {
         mark(tip, "data-link", state);
         const thick = thickness(one.view, this.top);
         const drawn = faint && !one.missing && !one.slow ? Math.max(1, thick / 2) : thick;
+        mark(path, "stroke-dashoffset", moves ? String(-Math.round((TRAVEL * (now.at ?? 0)) % DASH)) : "0");
         mark(path, "stroke-width", (Math.round(4 * drawn) / 4).toFixed(2)); // in steps that are seen: each is laid out
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";

@@ -51,9 +51,10 @@ export function seconds(s) {
   return minutes < 60 ? `${minutes} min ${Math.floor(s % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** @param {number | null | undefined} s seconds that something has lasted, in steps of a tenth at the finest */
+/** @param {number | null | undefined} s seconds that something has lasted: whole ones, so that the text changes seldom */
 export function lasted(s) {
-  return s !== null && s !== undefined && s < 9.95 ? `${s.toFixed(1)} s` : seconds(s);
+  if (s === null || s === undefined) return UNKNOWN;
+  return s < 1 ? "<1 s" : s < 99.5 ? `${Math.floor(s)} s` : seconds(s);
 }
 
 /**

@@ -25,7 +25,10 @@ test("times are short", () => {
   assert.equal(units.seconds(0.0421), "42.1 ms");
   assert.equal(units.seconds(6.32), "6.3 s");
   assert.equal(units.seconds(125), "2 min 5 s");
-  assert.equal(units.lasted(0.0014), "0.0 s");
+  assert.equal(units.lasted(0.0014), "<1 s");
+  assert.equal(units.lasted(6.97), "6 s");
+  assert.equal(units.lasted(99.4), "99 s");
+  assert.equal(units.lasted(99.5), "1 min 39 s");
   assert.equal(units.lasted(undefined), "unknown");
 });
 

@@ -148,6 +148,13 @@ def arrays_in(value: object) -> Iterator[Array]:
         waiting += found
 
 
+def may_hold(value: object) -> bool:
+    """Whether `arrays_in` looks into the value, or it is an array; costs less than a search that finds nothing."""
+    import mlx.core as mx
+
+    return isinstance(value, (mx.array, dict, list, tuple)) or type(value).__module__.startswith("mlx.optimizers")
+
+
 def is_computed(array: Array | None) -> bool:
     """Whether there is an array whose evaluation has begun. (After an abort, evaluating a pending array raises.)"""
     return array is not None and not is_pending(array)

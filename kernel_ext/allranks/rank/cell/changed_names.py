@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from allranks.messages.events import CellError
 from allranks.messages.value_types import Namespace
-from allranks.rank.arrays.invalid_arrays import PLAIN, arrays_in
+from allranks.rank.arrays.invalid_arrays import arrays_in, may_hold
 from allranks.rank.arrays.pending_arrays import names_in, pending_names
 from allranks.rank.collectives.ledger import Ledger
 from allranks.rank.values.describe_variables import is_pending
@@ -25,6 +25,8 @@ PENDING_WITHIN = 0.02
 """Maximum processor time, in seconds, for finding the arrays that a cell left pending."""
 LEFT_WITHIN = 0.5
 """Maximum processor time, in seconds, for checking which arrays a cell left pending when a collective was aborted."""
+NO_REFERENCES = frozenset({int, float, bool, str, list, tuple, dict, type(None)})
+"""Common types of values that allow no weak references."""
 INSTEAD = {
     "mx": "`import mlx.core as mx` restores MLX.",
     "world": "`world = mx.distributed.init()` restores the group of all ranks.",
@@ -65,9 +67,10 @@ class CellNames:
         self._arrays = {}
         if "mlx.core" in sys.modules:
             inputs = user_ns.get("_ih")  # `In`: the text of all cells
-            may_hold = [value for name, value in own.items() if name[:1] != "_" and type(value) not in PLAIN]
-            arrays = (array for value in may_hold if value is not inputs for array in arrays_in(value))
-            self._arrays = {id(array): weakref.ref(array) for array in arrays}
+            holders = [
+                value for name, value in own.items() if name[:1] != "_" and value is not inputs and may_hold(value)
+            ]
+            self._arrays = {id(array): weakref.ref(array) for value in holders for array in arrays_in(value)}
 
     def was_bound(self, name: str) -> bool:
         """Whether `name` is bound to the same object as when the cell began.
@@ -144,7 +147,9 @@ def _is_numbered(name: str) -> bool:
 
 
 def _reference(value: object) -> weakref.ref[object] | None:
+    if type(value) in NO_REFERENCES:  # an exception takes longer
+        return None
     try:
         return weakref.ref(value)
-    except TypeError:  # numbers, text, lists, tuples and dicts have no weak references
+    except TypeError:
         return None
