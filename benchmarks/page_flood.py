@@ -152,7 +152,10 @@ def _interact(notebook: Notebook) -> None:
         page.evaluate("() => window.panel.content.node.querySelector('.jp-WindowedPanel-outer').scrollTo(0, 0)")
         page.evaluate(DRAWN)
         return
-    x, y = editor["x"] + editor["width"] - 20, editor["y"] + editor["height"] / 2
+    x, y = (
+        editor["x"] + editor["width"] / 2,
+        editor["y"] + editor["height"] / 2,
+    )  # the buttons of the cell are at its right
     page.mouse.click(x, y)
     page.evaluate(DRAWN)
     page.keyboard.press("1")

@@ -26,21 +26,24 @@ WIDEST = 32
 _WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
 
 # CSS cannot indent only the later rows of a wrapped line, so all rows get padding, and the first a negative indent.
+# The choice sets properties that the lines inherit: a rule that named the lines themselves after `body:has` would have
+# the browser match all of the page's elements again after each click.
 CHOICE = """<style>
 .allranks-choice {{ display: block !important; padding: 4px 1ch 0; font: 12px var(--jp-ui-font-family, sans-serif) }}
 .allranks-choice label {{ margin-right: 12px }}
 .allranks-choice input {{ margin: 0 4px 0 0; vertical-align: -2px }}
-.allranks-lines > * {{ display: block; padding-left: var(--gutter); text-indent: calc(-1 * var(--gutter));
-  white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere }}
+.allranks-lines > span {{ display: block; position: relative; white-space: pre-wrap; word-break: normal;
+  padding: 0 var(--right, 0) 0 var(--left, var(--gutter)); text-indent: var(--indent, calc(-1 * var(--gutter)));
+  border-left: var(--edge, none); overflow-wrap: anywhere }}
+.allranks-lines > .by-rank {{ display: var(--by-rank, none) !important }}
 .allranks-lines > .stderr {{ background: var(--jp-rendermime-error-background, #fdd) }}
-.allranks-lines b {{ font-weight: inherit }}
+.allranks-lines b {{ font-weight: inherit; position: var(--label, static); clip-path: var(--clip, none) }}
 .allranks-lines u {{ text-decoration: underline 2px; text-underline-offset: 2px }}
+.allranks-lines > .head > b {{ font-weight: 600; position: static; clip-path: none }}
 body:has(#{key}:checked) .{key} {{ display: grid; overflow-x: auto;
-  font-size: calc(0.92 * var(--jp-code-font-size, 1em)) !important; background: {shade} !important }}
-body:has(#{key}:checked) .{key} > * {{ display: block !important; position: relative; padding: 0 1ch 0 3ch;
-  text-indent: -2ch; border-left: 1px solid var(--jp-border-color2, #8888) }}
-body:has(#{key}:checked) .{key} > :not(.head) > b {{ position: absolute; clip-path: inset(50%) }}
-.allranks-lines > .head > b {{ font-weight: 600 }}
+  font-size: calc(0.92 * var(--jp-code-font-size, 1em)) !important; background: {shade} !important;
+  --left: 3ch; --right: 1ch; --indent: -2ch; --edge: 1px solid var(--jp-border-color2, #8888); --by-rank: block;
+  --label: absolute; --clip: inset(50%) }}
 </style><div class="allranks-choice" style="display:none" role="radiogroup" aria-label="layout of the output">
 <label><input type="radio" name="{key}" id="{key}" checked>by rank ({columns} columns)</label>
 <label><input type="radio" name="{key}">by line</label></div>"""
@@ -124,13 +127,15 @@ class LineColumns(Display):
 
     def _row(self, ranks: Sequence[int], number: int, content: str, kind: str) -> str:
         """HTML of `content` in the columns of `ranks`; in the layout by line, it appears once, and heads are hidden."""
-        html, hidden = "", "display:none;" if kind == "head" else ""
+        html, hidden, only = "", "", ""
+        if kind == "head":
+            hidden, only = "display:none;", " by-rank"
         columns = enumerate(map(self.ranks.index, ranks))
         for _, group in groupby(columns, lambda pair: pair[1] - pair[0]):
             beside = list(group)
             area = f"{number}/{beside[0][1] + 1}/auto/span {len(beside)}"
-            html += f'<span class="{kind}" style="{hidden}grid-area:{area}">{content}\n</span>'
-            hidden = "display:none;"
+            html += f'<span class="{kind}{only}" style="{hidden}grid-area:{area}">{content}\n</span>'
+            hidden, only = "display:none;", " by-rank"
         return html
 
 
