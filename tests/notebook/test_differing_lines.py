@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from html import unescape
 
+import pytest
+
 from allranks.notebook import differing_lines
 from allranks.notebook.differing_lines import marked
 from allranks.notebook.fold import Block
@@ -85,12 +87,24 @@ def test_a_rank_that_clears_its_output_leaves_the_columns(page: Page) -> None:
     assert page.text() == ""
 
 
-def test_no_display_grows_without_end(page: Page) -> None:
+@pytest.mark.parametrize("at_once", [5, 3 * differing_lines.ROWS])
+def test_no_display_grows_without_end(page: Page, at_once: int) -> None:
+    show, rows = on_a_page(), 3 * differing_lines.ROWS
+    for step in range(0, rows, at_once):
+        show.blocks(text("".join(f"{rank}: {n}\n" for n in range(step, step + at_once)), (rank,)) for rank in ALL)
+    shown = [display["text/plain"].splitlines() for display in laid_out(page)]
+    assert [len(lines) for lines in shown] == [differing_lines.ROWS * len(ALL)] * 3
+    said = [line.partition("│ ")[2] for lines in shown for line in lines]
+    assert said == [f"{rank}: {n}" for n in range(rows) for rank in ALL], "those of one row stand beside each other"
+
+
+def test_a_rank_that_is_behind_fills_the_rows_that_others_have_left(page: Page) -> None:
     show = on_a_page()
-    for step in range(0, 2 * differing_lines.MOST // len(ALL), 5):
-        show.blocks(steps(step, 5))
-    sizes = [shown["text/plain"].count("\n") + 1 for shown in laid_out(page)]
-    assert sizes == [differing_lines.MOST, differing_lines.MOST]
+    show.blocks(text("".join(f"{rank}: {n}\n" for n in range(differing_lines.ROWS)), (rank,)) for rank in (0, 1))
+    show.blocks(text("".join(f"{rank}: {n}\n" for n in range(differing_lines.ROWS + 1)), (rank,)) for rank in (2, 3))
+    first, second = (display["text/plain"].splitlines() for display in laid_out(page))
+    assert [line.partition("│ ")[2] for line in first[:4]] == ["0: 0", "1: 0", "2: 0", "3: 0"]
+    assert [line.partition("│ ")[2] for line in second] == [f"{rank}: {differing_lines.ROWS}" for rank in (2, 3)]
 
 
 def test_only_the_words_that_differ_are_marked() -> None:

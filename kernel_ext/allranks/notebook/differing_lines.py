@@ -19,31 +19,32 @@ from .live_lines import PRE_STYLE
 from .output_writer import Display
 from .safe_text import plain
 
-MOST = 500
-"""Limit for the lines of one display, since all are sent again when one is added."""
+ROWS = 100
+"""Limit for the rows of one display: all are drawn again when one is added, and nothing else meanwhile."""
 WIDEST = 32
 """Maximum width, in characters, to which a long line widens its column."""
 _WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
 
 # CSS cannot indent only the later rows of a wrapped line, so all rows get padding, and the first a negative indent.
 # The choice sets properties that the lines inherit: a rule that named the lines themselves after `body:has` would have
-# the browser match all of the page's elements again after each click.
+# the browser match all elements of the page again after each click. Screen readers read labels without size, as they do
+# positioned and clipped ones, but those make layers, thousands of which slow down clicks and scrolls.
 CHOICE = """<style>
 .allranks-choice {{ display: block !important; padding: 4px 1ch 0; font: 12px var(--jp-ui-font-family, sans-serif) }}
 .allranks-choice label {{ margin-right: 12px }}
 .allranks-choice input {{ margin: 0 4px 0 0; vertical-align: -2px }}
-.allranks-lines > span {{ display: block; position: relative; white-space: pre-wrap; word-break: normal;
+.allranks-lines > span {{ display: block; white-space: pre-wrap; word-break: normal;
   padding: 0 var(--right, 0) 0 var(--left, var(--gutter)); text-indent: var(--indent, calc(-1 * var(--gutter)));
   border-left: var(--edge, none); overflow-wrap: anywhere }}
 .allranks-lines > .by-rank {{ display: var(--by-rank, none) !important }}
 .allranks-lines > .stderr {{ background: var(--jp-rendermime-error-background, #fdd) }}
-.allranks-lines b {{ font-weight: inherit; position: var(--label, static); clip-path: var(--clip, none) }}
+.allranks-lines b {{ font-weight: inherit; font-size: var(--label, inherit) }}
 .allranks-lines u {{ text-decoration: underline 2px; text-underline-offset: 2px }}
-.allranks-lines > .head > b {{ font-weight: 600; position: static; clip-path: none }}
+.allranks-lines > .head > b {{ font-weight: 600; font-size: inherit }}
 body:has(#{key}:checked) .{key} {{ display: grid; overflow-x: auto;
   font-size: calc(0.92 * var(--jp-code-font-size, 1em)) !important; background: {shade} !important;
   --left: 3ch; --right: 1ch; --indent: -2ch; --edge: 1px solid var(--jp-border-color2, #8888); --by-rank: block;
-  --label: absolute; --clip: inset(50%) }}
+  --label: 0 }}
 </style><div class="allranks-choice" style="display:none" role="radiogroup" aria-label="layout of the output">
 <label><input type="radio" name="{key}" id="{key}" checked>by rank ({columns} columns)</label>
 <label><input type="radio" name="{key}">by line</label></div>"""
@@ -88,19 +89,28 @@ class LineColumns(Display):
     def has_titles(self) -> bool:
         return True
 
-    @property
-    def is_full(self) -> bool:
-        return sum(map(len, self._lines)) >= MOST
-
-    def add(self, blocks: Iterable[Block]) -> None:
+    def add(self, blocks: Iterable[Block]) -> list[Block]:
+        """Add the lines for which there are rows; returns the others."""
+        others = []
         for block in blocks:
-            self.blocks.append(block)
-            for text in plain(block.content.removesuffix("\n")).split("\n"):
-                at = max(self._ends[rank] for rank in block.ranks)
-                self._ends.update(dict.fromkeys(block.ranks, at + 1))
-                if at == len(self._lines):
+            at = max(self._ends[rank] for rank in block.ranks)
+            fit = "\n".join(block.content.removesuffix("\n").split("\n")[: ROWS - at])
+            end = len(fit) + 1 if at < ROWS else 0
+            if more := block.content[end:]:
+                others.append(block._replace(content=more))
+            if not end:
+                continue
+            self.blocks.append(block._replace(content=block.content[:end]))
+            for row, text in enumerate(plain(fit).split("\n"), at):
+                if row == len(self._lines):
                     self._lines.append([])
-                self._lines[at].append(_Printed(block.ranks, block.stream, text))
+                self._lines[row].append(_Printed(block.ranks, block.stream, text))
+                self._ends.update(dict.fromkeys(block.ranks, row + 1))
+        if self._lines:
+            self._draw()
+        return others
+
+    def _draw(self) -> None:
         rows = list(self._rows())
         widest = max(len(one.text) for line in self._lines for one in line)
         columns = f"grid-template-columns:repeat({len(self.ranks)},minmax(calc({min(widest, WIDEST) + 2}ch + 2px),1fr))"

@@ -271,9 +271,11 @@ class Show:
             shown = list(run)
             lines = [one for one in shown if isinstance(one, Block)] if is_line else []
             last = self._model[-1] if self._model else None
-            if lines and isinstance(last, LineColumns) and not last.is_full:
-                last.add(lines)
-                self._changed[last] = None
+            if lines and isinstance(last, LineColumns):
+                others = last.add(lines)
+                if others != lines:
+                    self._changed[last] = None
+                self._model += self._columns(others)
             elif self._stand_apart(lines):
                 self._model += self._columns(lines)
             else:
@@ -291,9 +293,12 @@ class Show:
     def _columns(self, lines: Sequence[Block]) -> list[Block | Display]:
         before = next((one for one in self._model if isinstance(one, LayoutChoice)), None)
         choice = before or LayoutChoice(len(self._ranks), self)
-        columns = LineColumns(self._ranks, self._writer.prefix, choice)
-        columns.add(lines)
-        return [columns] if before else [choice, columns]
+        shown: list[Block | Display] = [] if before else [choice]
+        while lines:
+            columns = LineColumns(self._ranks, self._writer.prefix, choice)
+            lines = columns.add(lines)
+            shown.append(columns)
+        return shown
 
     def _paint(self) -> None:
         """Update the screen to match the model."""
