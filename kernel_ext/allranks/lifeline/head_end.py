@@ -90,7 +90,7 @@ class Lifeline:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._acknowledged: dict[bytes, tuple[float, Acknowledge]] = {}
-        """By rank, an acknowledgement that waits, and the `time.monotonic` at which it is sent."""
+        """By rank, an acknowledgement that waits, and the `time.monotonic` at which it is sent; in the order of times."""
         self._sender = secrets.token_hex(8)
         self._questions, self._deliveries = Questions(), Deliveries(self._send)
         self._transfers: dict[bytes, Transfers] = {}
@@ -150,6 +150,7 @@ class Lifeline:
         An `Acknowledge` is sent after `ACKNOWLEDGED_WITHIN` seconds, and replaces an earlier one that still waits.
         """
         if isinstance(request, Acknowledge):
+            self._acknowledged.pop(uuid.encode(), None)  # the new one goes to the end
             self._acknowledged[uuid.encode()] = time.monotonic() + ACKNOWLEDGED_WITHIN, request
             self._wake()
             return
@@ -236,15 +237,16 @@ class Lifeline:
         if self._outbox or self._some_may_be_gone:
             return 0
         looks = [LOOK_EVERY] if self._waited_for() else []
-        looks += [max(0.0, due - time.monotonic()) for due, _ in [*self._acknowledged.values()]]
+        looks += [max(0.0, due - time.monotonic()) for due, _ in [*self._acknowledged.values()][:1]]
         return math.ceil(1000 * min(looks)) if looks else None
 
     def _send_acknowledged(self, until: float) -> None:
         """Send the acknowledgements that are due by `until`."""
         for identity, (due, request) in [*self._acknowledged.items()]:
-            if due <= until:
-                del self._acknowledged[identity]
-                self._send_to(identity, [encode(request)])
+            if due > until:
+                break
+            del self._acknowledged[identity]
+            self._send_to(identity, [encode(request)])
 
     def _send_queued(self) -> None:
         while self._outbox:
