@@ -94,6 +94,12 @@ def columns(page: Page) -> list[list[Any]]:
     return found
 
 
+def heard(page: Page) -> list[str]:
+    """The text in the page's accessibility tree."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    return [node["name"]["value"] for node in nodes if node["role"]["value"] == "StaticText"]
+
+
 def test_ranks_that_differ_stand_in_columns_or_line_by_line_as_the_reader_chooses(
     open_notebook: OpenNotebook, browser: Browser
 ) -> None:
@@ -107,6 +113,7 @@ def test_ranks_that_differ_stand_in_columns_or_line_by_line_as_the_reader_choose
     assert page.locator(".allranks-lines u").first.inner_text() == "0.4412"
     decoration = page.locator(".allranks-lines u").first.evaluate("(one) => getComputedStyle(one).textDecorationLine")
     assert decoration == "underline", "it is seen without colours"
+    assert "rank 0    │ " in heard(page), "labels that are not seen are read"
     page.get_by_label("by line").check()
     by_line = columns(page)
     assert len({left for _, left, _ in by_line}) == 1 and len({top for *_, top in by_line}) == 49 * 8

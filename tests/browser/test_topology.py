@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -437,35 +438,36 @@ def test_a_broken_world_names_the_rank_that_died_and_no_rates_of_links_that_are_
     page.close()
 
 
-DASHES = """() => [...document.querySelectorAll(".arw-line[data-link=busy]")].map((line) => {
+DASHES = """() => [...document.querySelectorAll(".arw-line")].map((line) => {
   const { strokeDasharray, strokeDashoffset } = getComputedStyle(line);
-  return strokeDasharray === "none" ? "whole" : `dashed ${strokeDashoffset}`;
+  return [line.dataset.link, strokeDasharray === "none" ? "whole" : "dashed", parseFloat(strokeDashoffset)];
 })"""
 
 
-def test_dashes_move_along_busy_links_with_each_snapshot(browser: Browser) -> None:
+def test_the_dashes_of_busy_links_move_with_each_snapshot(browser: Browser) -> None:
     page = drawn(browser, streams.snapshot(4, 1, 30.0), 1006)
-    places = set[str]()
-    for seconds in (30.0, 30.2, 30.4, 30.6):
-        show(page, streams.snapshot(4, 1, seconds))
-        (place,) = set(page.evaluate(DASHES))  # all lines move alike
-        places.add(place)
-    assert len(places) == 4, places
-    assert all(place.startswith("dashed") for place in places)
-    assert not page.evaluate("document.getAnimations().length"), (
-        "an animation costs the page's thread 60 frames a second"
-    )
+    places = list[float]()
+    for seconds in (30.5, 31.0, 31.5, 32.0, 32.5):
+        now = streams.snapshot(4, 1, seconds)
+        links = (replace(now.links[0], rate=0.0, sent=0.0), *now.links[1:])
+        show(page, replace(now, links=links))
+        assert {(link, dashes) for link, dashes, _ in page.evaluate(DASHES)} == {("idle", "whole"), ("busy", "dashed")}
+        (place,) = {place for link, _, place in page.evaluate(DASHES) if link == "busy"}  # all lines move alike
+        places.append(place)
+        assert {place for link, _, place in page.evaluate(DASHES) if link != "busy"} == {0}
+    assert [(before - after) % 12 for before, after in pairwise(places)] == [3] * 4, "a quarter of a dash, onward"
+    assert not page.evaluate("document.getAnimations().length"), "the page works 60 times a second for one"
     page.close()
 
 
 def test_lines_are_whole_if_there_are_many(browser: Browser) -> None:
     page = drawn(browser, streams.snapshot(16, 1, 30.0), 1006)
-    assert set(page.evaluate(DASHES)) == {"whole"}
+    assert {tuple(line) for line in page.evaluate(DASHES)} == {("busy", "whole", 0)}
     page.close()
 
 
 def test_nothing_moves_where_the_system_is_set_to_reduce_motion(browser: Browser) -> None:
     page = drawn(browser, streams.snapshot(4, 1, 30.0), 1006)
     page.emulate_media(reduced_motion="reduce")
-    assert set(page.evaluate(DASHES)) == {"whole"}
+    assert {tuple(line) for line in page.evaluate(DASHES)} == {("busy", "whole", 0)}
     page.close()

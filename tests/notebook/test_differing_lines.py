@@ -7,8 +7,7 @@ from html import unescape
 
 import pytest
 
-from allranks.notebook import differing_lines
-from allranks.notebook.differing_lines import marked
+from allranks.notebook.differing_lines import LINES, ROWS, marked
 from allranks.notebook.fold import Block
 from allranks.notebook.show_blocks import FEW, Show
 from tests.notebook.page import ALL, Page, text
@@ -87,24 +86,50 @@ def test_a_rank_that_clears_its_output_leaves_the_columns(page: Page) -> None:
     assert page.text() == ""
 
 
-@pytest.mark.parametrize("at_once", [5, 3 * differing_lines.ROWS])
+def numbered(rank: int, numbers: range) -> Block:
+    """Several lines that a rank prints at once."""
+    return text("".join(f"{rank}: {n}\n" for n in numbers), (rank,))
+
+
+def printed(page: Page) -> list[list[str]]:
+    """The lines of each display, without labels."""
+    return [[line.partition("│ ")[2] for line in display["text/plain"].splitlines()] for display in laid_out(page)]
+
+
+@pytest.mark.parametrize("at_once", [5, 3 * ROWS])
 def test_no_display_grows_without_end(page: Page, at_once: int) -> None:
-    show, rows = on_a_page(), 3 * differing_lines.ROWS
-    for step in range(0, rows, at_once):
-        show.blocks(text("".join(f"{rank}: {n}\n" for n in range(step, step + at_once)), (rank,)) for rank in ALL)
-    shown = [display["text/plain"].splitlines() for display in laid_out(page)]
-    assert [len(lines) for lines in shown] == [differing_lines.ROWS * len(ALL)] * 3
-    said = [line.partition("│ ")[2] for lines in shown for line in lines]
-    assert said == [f"{rank}: {n}" for n in range(rows) for rank in ALL], "those of one row stand beside each other"
-
-
-def test_a_rank_that_is_behind_fills_the_rows_that_others_have_left(page: Page) -> None:
     show = on_a_page()
-    show.blocks(text("".join(f"{rank}: {n}\n" for n in range(differing_lines.ROWS)), (rank,)) for rank in (0, 1))
-    show.blocks(text("".join(f"{rank}: {n}\n" for n in range(differing_lines.ROWS + 1)), (rank,)) for rank in (2, 3))
-    first, second = (display["text/plain"].splitlines() for display in laid_out(page))
-    assert [line.partition("│ ")[2] for line in first[:4]] == ["0: 0", "1: 0", "2: 0", "3: 0"]
-    assert [line.partition("│ ")[2] for line in second] == [f"{rank}: {differing_lines.ROWS}" for rank in (2, 3)]
+    for step in range(0, 3 * ROWS, at_once):
+        show.blocks(numbered(rank, range(step, step + at_once)) for rank in ALL)
+    displays = printed(page)
+    assert [len(lines) for lines in displays] == [ROWS * len(ALL)] * 3
+    expected = [f"{rank}: {n}" for n in range(3 * ROWS) for rank in ALL]
+    assert [line for lines in displays for line in lines] == expected, "those of one row stand beside each other"
+
+
+def test_with_many_ranks_a_display_has_fewer_rows(page: Page) -> None:
+    many = tuple(range(50))
+    Show(many, live=True, has_widget=lambda _: False).blocks(numbered(rank, range(LINES // 50 + 1)) for rank in many)
+    assert [len(lines) for lines in printed(page)] == [LINES, len(many)]
+
+
+def test_ranks_that_are_behind_fill_the_rows_that_others_have_left(page: Page) -> None:
+    show = on_a_page()
+    show.blocks(numbered(rank, range(ROWS + 2)) for rank in (0, 1))
+    show.blocks(numbered(rank, range(ROWS + 1)) for rank in (2, 3))
+    first, second = printed(page)
+    assert first[:4] == ["0: 0", "1: 0", "2: 0", "3: 0"]
+    assert second == [*(f"{rank}: {ROWS}" for rank in ALL), f"0: {ROWS + 1}", f"1: {ROWS + 1}"]
+
+
+def test_lines_stay_in_order_where_a_display_ends(page: Page) -> None:
+    show = on_a_page()
+    show.blocks([numbered(0, range(ROWS - 2)), numbered(1, range(ROWS))])
+    show.blocks([text("shared\n", (0, 1)), text("later\n", (0,))])
+    show.blocks([text("last\n", (0,))])
+    first, second = printed(page)
+    assert first[-1] == f"1: {ROWS - 1}"
+    assert second == ["shared", "later", "last"]
 
 
 def test_only_the_words_that_differ_are_marked() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
 import pytest
 
+from allranks.rank.arrays.invalid_arrays import arrays_in, may_hold
 from allranks.rank.cell import changed_names
 from allranks.rank.cell.changed_names import CellNames
 from allranks.rank.collectives.ledger import Ledger
@@ -37,6 +40,16 @@ def test_names_of_earlier_cells_are_looked_at_once(monkeypatch: pytest.MonkeyPat
     user_ns["y"] = 2
     names.begin()
     assert sorted(looked_at) == ["_i8", "y"]
+
+
+def test_values_with_arrays_are_searched_for_them() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = optim.Adam(learning_rate=0.1)
+    optimizer.init(model.parameters())
+    for value in (mx.ones(2), [mx.ones(2)], (mx.ones(2),), {"a": [mx.ones(2)]}, model, optimizer):
+        assert may_hold(value) and list(arrays_in(value)), value
+    for value in (1, "a", mx, len, names_of):
+        assert not may_hold(value) and not list(arrays_in(value)), value
 
 
 def test_a_name_is_bound_as_before_until_it_is_rebound() -> None:

@@ -90,7 +90,7 @@ class Lifeline:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._acknowledged: dict[bytes, tuple[float, Acknowledge]] = {}
-        """By rank, an acknowledgement that waits, and the `time.monotonic` at which it is sent; in the order of times."""
+        """By rank, an acknowledgement that waits, and the `time.monotonic` at which it is sent; the earliest first."""
         self._sender = secrets.token_hex(8)
         self._questions, self._deliveries = Questions(), Deliveries(self._send)
         self._transfers: dict[bytes, Transfers] = {}
@@ -150,8 +150,9 @@ class Lifeline:
         An `Acknowledge` is sent after `ACKNOWLEDGED_WITHIN` seconds, and replaces an earlier one that still waits.
         """
         if isinstance(request, Acknowledge):
-            self._acknowledged.pop(uuid.encode(), None)  # the new one goes to the end
-            self._acknowledged[uuid.encode()] = time.monotonic() + ACKNOWLEDGED_WITHIN, request
+            identity = uuid.encode()
+            self._acknowledged.pop(identity, None)  # the new one goes to the end
+            self._acknowledged[identity] = time.monotonic() + ACKNOWLEDGED_WITHIN, request
             self._wake()
             return
         self._deliveries.told(uuid, request)
@@ -245,8 +246,8 @@ class Lifeline:
         for identity, (due, request) in [*self._acknowledged.items()]:
             if due > until:
                 break
-            del self._acknowledged[identity]
-            self._send_to(identity, [encode(request)])
+            if self._acknowledged.pop(identity, None) is not None:  # another thread may have replaced it
+                self._send_to(identity, [encode(request)])
 
     def _send_queued(self) -> None:
         while self._outbox:

@@ -20,31 +20,34 @@ from .output_writer import Display
 from .safe_text import plain
 
 ROWS = 100
-"""Limit for the rows of one display: all are drawn again when one is added, and nothing else meanwhile."""
+"""Limit for the rows of one display: all of them are sent and drawn again when a line is added."""
+LINES = 1000
+"""Limit for the lines of one display: with many ranks, it has fewer rows."""
 WIDEST = 32
 """Maximum width, in characters, to which a long line widens its column."""
 _WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
 
 # CSS cannot indent only the later rows of a wrapped line, so all rows get padding, and the first a negative indent.
 # The choice sets properties that the lines inherit: a rule that named the lines themselves after `body:has` would have
-# the browser match all elements of the page again after each click. Screen readers read labels without size, as they do
-# positioned and clipped ones, but those make layers, thousands of which slow down clicks and scrolls.
+# the browser match all elements of the page again after each click. Labels without size stay in the accessibility tree, as
+# positioned and clipped ones do, but those make layers, thousands of which slow down clicks and scrolls.
 CHOICE = """<style>
 .allranks-choice {{ display: block !important; padding: 4px 1ch 0; font: 12px var(--jp-ui-font-family, sans-serif) }}
 .allranks-choice label {{ margin-right: 12px }}
 .allranks-choice input {{ margin: 0 4px 0 0; vertical-align: -2px }}
-.allranks-lines > span {{ display: block; white-space: pre-wrap; word-break: normal;
-  padding: 0 var(--right, 0) 0 var(--left, var(--gutter)); text-indent: var(--indent, calc(-1 * var(--gutter)));
-  border-left: var(--edge, none); overflow-wrap: anywhere }}
-.allranks-lines > .by-rank {{ display: var(--by-rank, none) !important }}
+.allranks-lines > span {{ display: block; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere;
+  padding: 0 var(--allranks-right, 0) 0 var(--allranks-left, var(--gutter));
+  text-indent: var(--allranks-indent, calc(-1 * var(--gutter))); border-left: var(--allranks-edge, none) }}
+.allranks-lines > .by-rank {{ display: var(--allranks-by-rank, none) !important }}
 .allranks-lines > .stderr {{ background: var(--jp-rendermime-error-background, #fdd) }}
-.allranks-lines b {{ font-weight: inherit; font-size: var(--label, inherit) }}
+.allranks-lines b {{ font-weight: inherit; font-size: var(--allranks-label, inherit);
+  line-height: var(--allranks-label, inherit) }}
 .allranks-lines u {{ text-decoration: underline 2px; text-underline-offset: 2px }}
-.allranks-lines > .head > b {{ font-weight: 600; font-size: inherit }}
+.allranks-lines > .head > b {{ font-weight: 600; font-size: inherit; line-height: inherit }}
 body:has(#{key}:checked) .{key} {{ display: grid; overflow-x: auto;
   font-size: calc(0.92 * var(--jp-code-font-size, 1em)) !important; background: {shade} !important;
-  --left: 3ch; --right: 1ch; --indent: -2ch; --edge: 1px solid var(--jp-border-color2, #8888); --by-rank: block;
-  --label: 0 }}
+  --allranks-left: 3ch; --allranks-right: 1ch; --allranks-indent: -2ch; --allranks-by-rank: block;
+  --allranks-edge: 1px solid var(--jp-border-color2, #8888); --allranks-label: 0 }}
 </style><div class="allranks-choice" style="display:none" role="radiogroup" aria-label="layout of the output">
 <label><input type="radio" name="{key}" id="{key}" checked>by rank ({columns} columns)</label>
 <label><input type="radio" name="{key}">by line</label></div>"""
@@ -84,31 +87,34 @@ class LineColumns(Display):
         self._lines: list[list[_Printed]] = []
         self._ends = dict.fromkeys(ranks, 0)
         """By rank, the row below its last line."""
+        self._most = max(1, min(ROWS, LINES // len(self.ranks)))
+        """The limit for rows."""
 
     @property
     def has_titles(self) -> bool:
         return True
 
     def add(self, blocks: Iterable[Block]) -> list[Block]:
-        """Add the lines for which there are rows; returns the others."""
-        others = []
+        """Add the lines that fit; return the rest."""
+        before, rest = len(self.blocks), list[Block]()
         for block in blocks:
             at = max(self._ends[rank] for rank in block.ranks)
-            fit = "\n".join(block.content.removesuffix("\n").split("\n")[: ROWS - at])
-            end = len(fit) + 1 if at < ROWS else 0
-            if more := block.content[end:]:
-                others.append(block._replace(content=more))
-            if not end:
-                continue
-            self.blocks.append(block._replace(content=block.content[:end]))
-            for row, text in enumerate(plain(fit).split("\n"), at):
-                if row == len(self._lines):
-                    self._lines.append([])
-                self._lines[row].append(_Printed(block.ranks, block.stream, text))
-                self._ends.update(dict.fromkeys(block.ranks, row + 1))
-        if self._lines:
+            fit = block.content.removesuffix("\n").split("\n")[: self._most - at]
+            end = len("\n".join(fit)) + 1 if fit else 0
+            if fit:
+                self.blocks.append(block._replace(content=block.content[:end]))
+                for row, text in enumerate(plain("\n".join(fit)).split("\n"), at):
+                    if row == len(self._lines):
+                        self._lines.append([])
+                    self._lines[row].append(_Printed(block.ranks, block.stream, text))
+            more = block.content[end:]
+            if more:
+                rest.append(block._replace(content=more))
+            # What these ranks print later must not come before the rest.
+            self._ends.update(dict.fromkeys(block.ranks, self._most if more else at + len(fit)))
+        if len(self.blocks) > before:
             self._draw()
-        return others
+        return rest
 
     def _draw(self) -> None:
         rows = list(self._rows())

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import ClassVar
 
 from IPython.display import clear_output
@@ -270,12 +270,15 @@ class Show:
         for is_line, run in groupby(fresh, _is_line):
             shown = list(run)
             lines = [one for one in shown if isinstance(one, Block)] if is_line else []
-            last = self._model[-1] if self._model else None
-            if lines and isinstance(last, LineColumns):
-                others = last.add(lines)
-                if others != lines:
-                    self._changed[last] = None
-                self._model += self._columns(others)
+            before = takewhile(lambda one: isinstance(one, LineColumns), reversed(self._model))
+            columns = [one for one in before if isinstance(one, LineColumns)][::-1]
+            if lines and columns:
+                for each in columns:  # the first ones may have room for ranks that are behind
+                    count = len(each.blocks)
+                    lines = each.add(lines)
+                    if len(each.blocks) > count:
+                        self._changed[each] = None
+                self._model += self._columns(lines)
             elif self._stand_apart(lines):
                 self._model += self._columns(lines)
             else:

@@ -70,7 +70,7 @@ export class Log {
     if (!force && curves.version === this.version && key === this.key) return;
     const pace = key === this.key ? PACE : RESIZED;
     if (!force && now - this.drawnAt < pace) {
-      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + WITH_NEXT);
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + (pace === PACE ? WITH_NEXT : 0));
       return;
     }
     this.version = curves.version;

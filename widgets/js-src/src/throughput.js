@@ -84,7 +84,7 @@ export class Throughput {
     if (!force && history.version === this.version && key === this.key) return;
     const pace = key === this.key ? PACE : RESIZED;
     if (!force && now - this.drawnAt < pace) {
-      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + WITH_NEXT);
+      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + (pace === PACE ? WITH_NEXT : 0));
       return;
     }
     this.version = history.version;

@@ -26,7 +26,7 @@ const MOST_DRAWN = 600; // links: a ring of 256, or a mesh of 16
 const MOST_STRONG = 12; // links of a mesh: one of 4
 const MOST_TIPPED = 60; // links of a mesh: one of 8
 const MOST_MOVING = 16; // links whose dashes move with each snapshot: the page has to draw all of them again
-const TRAVEL = 15; // pixels a second; not an animation, for which the page would work 60 times a second
+const STEP = 3; // pixels that they move: not an animation, for which the page would work 60 times a second
 const DASH = 12; // pixels from one dash to the next (style.css)
 const MOST_LISTED = 200;
 const MOST_TOLD = 8; // links of a rank, beside it
@@ -66,6 +66,9 @@ export class Topology {
     /** @type {(() => string)[]} of the heads of hosts: each returns which figures stand beside the name */
     this.heads = [];
     this.figures = ""; // beside all names, when these were measured
+    this.travelled = 0; // pixels that the dashes have moved since they last stood as now
+    /** @type {Snapshot | null} for which they have moved last */
+    this.moved = null;
     this.mapped = false; // whether links are too many, or too long, to be drawn
     /** @type {LinkFinding[]} */
     this.found = [];
@@ -100,6 +103,8 @@ export class Topology {
     if (built) this.#build(snapshot, width, beside);
     this.key = key;
     const found = (this.found = findings(snapshot));
+    if (snapshot !== this.moved) this.travelled = (this.travelled + STEP) % DASH;
+    this.moved = snapshot;
     this.hosts = hosts;
     this.ranks = new Map(snapshot.ranks.map((rank) => [rank.rank, rank]));
     this.top = fastest(links);
@@ -312,8 +317,8 @@ export class Topology {
       const blamed = late && state !== "failed";
       setIcon(sign, blamed ? "warning" : state);
       say(word, state);
-      const since = counts(state) ? (view.since ?? 0) + this.store.behind : 0;
-      const time = since >= 1 ? units.lasted(since) : ""; // a rank at work has a new line many times a second
+      const since = counts(state) && view.since !== undefined ? view.since + this.store.behind : 0;
+      const time = since >= 1 ? units.lasted(since) : ""; // below that it would come and go with each line
       const one = view.state === "waiting" ? view.collective : null;
       const line = blamed && !one && view.line ? `line ${view.line}` : "";
       const count = line ? this.store.output.running(rank)?.count : null;
@@ -370,7 +375,7 @@ export class Topology {
         mark(tip, "data-link", state);
         const thick = thickness(one.view, this.top);
         const drawn = faint && !one.missing && !one.slow ? Math.max(1, thick / 2) : thick;
-        mark(path, "stroke-dashoffset", moves ? String(-Math.round((TRAVEL * (now.at ?? 0)) % DASH)) : "0");
+        mark(path, "style", moves && state === "busy" ? `--arw-travelled:${-this.travelled}px` : "");
         mark(path, "stroke-width", (Math.round(4 * drawn) / 4).toFixed(2)); // in steps that are seen: each is laid out
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
