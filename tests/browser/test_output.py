@@ -129,6 +129,25 @@ def test_ranks_that_differ_stand_in_columns_or_line_by_line_as_the_reader_choose
         saved.page.close()
 
 
+def test_each_line_stands_in_the_columns_of_its_ranks_below_their_line_before(open_notebook: OpenNotebook) -> None:
+    lines = [(1,), (1,), (0, 1), (0, 1, 3), (2,), (3,), (3,), (0,), (1, 2, 3), (2, 3), (0, 1, 2, 3), (2,), (1,)]
+    said = [f"Block('text', {ranks}, 'line {n}\\n')" for n, ranks in enumerate([(0,), (3,)] * 4 + lines)]
+    apart = APART.replace("range(8)", "range(4)")
+    notebook = open_notebook(f"{apart[: apart.index('show.blocks')]}show.blocks([{', '.join(said)}])\nshow.close()")
+    notebook.run()
+    page = notebook.page
+    page.wait_for_selector(".allranks-lines")
+    lefts = sorted({left for text, left, _ in columns(page) if text.startswith("rank")})
+    assert len(lefts) == 4
+    found = {(text.partition("│ ")[2], left): top for text, left, top in columns(page) if "line" in text}
+    below = dict.fromkeys(range(4), 0)
+    for n, ranks in enumerate([(0,), (3,)] * 4 + lines):
+        (top,) = {found[f"line {n}", lefts[first]] for first in ranks if first - 1 not in ranks}
+        assert top > max(below[rank] for rank in ranks), f"line {n}"
+        below.update(dict.fromkeys(ranks, top))
+    assert len(found) == sum(first - 1 not in ranks for ranks in [(0,), (3,)] * 4 + lines for first in ranks)
+
+
 @pytest.mark.parametrize(("size", "fit"), [(4, True), (8, False)])
 def test_columns_take_no_more_width_than_their_lines_and_a_shadow_shows_that_there_are_more(
     open_notebook: OpenNotebook, size: int, fit: bool
@@ -138,9 +157,11 @@ def test_columns_take_no_more_width_than_their_lines_and_a_shadow_shows_that_the
     lines = notebook.page.locator(".allranks-lines")
     lines.wait_for()
     assert lines.evaluate("(all) => all.scrollWidth <= all.clientWidth") is fit
-    assert lines.locator(".stdout").last.evaluate("(one) => one.getClientRects().length") == 1
+    assert lines.locator("span:not(.head)").last.evaluate("(one) => one.getClientRects().length") == 1
     height = lines.evaluate("(all) => parseFloat(getComputedStyle(all).lineHeight)")
-    assert all(box["height"] < 1.5 * height for one in lines.locator(".stdout").all() if (box := one.bounding_box()))
+    assert all(
+        box["height"] < 1.5 * height for one in lines.locator("span:not(.head)").all() if (box := one.bounding_box())
+    )
     assert "local, scroll" in lines.evaluate("(all) => getComputedStyle(all).backgroundAttachment")
 
 

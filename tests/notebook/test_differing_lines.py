@@ -51,11 +51,10 @@ def test_what_all_print_alike_stands_on_one_line_of_all_columns(page: Page) -> N
     show.blocks(steps(0, 9))
     show.blocks([text("epoch\n"), text("odd\n", (0, 1, 3))])
     html = laid_out(page)[0]["text/html"]
-    assert '<span class="stdout" style="grid-area:11/1/auto/span 4"><b>ranks 0-3 │ </b>epoch\n</span>' in html
-    assert '<span class="stdout" style="grid-area:12/1/auto/span 2"><b>0-1, 3    │ </b>odd\n</span>' in html
+    assert '<span style="grid-column:1/span 4"><b>ranks 0-3 │ </b>epoch\n</span>' in html
+    assert '<span style="grid-column:1/span 2"><b>0-1, 3    │ </b>odd\n</span>' in html
     assert (
-        '<span class="stdout by-rank" style="display:none;grid-area:12/4/auto/span 1"><b>0-1, 3    │ </b>odd\n</span>'
-        in html
+        '<span class="by-rank" style="display:none;grid-column:4/span 1"><b>0-1, 3    │ </b>odd\n</span></pre>' in html
     )
 
 

@@ -29,8 +29,8 @@ _WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
 
 # CSS cannot indent only the later rows of a wrapped line, so all rows get padding, and the first a negative indent.
 # The choice sets properties that the lines inherit: a rule that named the lines themselves after `body:has` would have
-# the browser match all elements of the page again after each click. Labels without size stay in the accessibility tree, as
-# positioned and clipped ones do, but those make layers, thousands of which slow down clicks and scrolls.
+# the browser match all elements of the page again after each click. Labels without size stay in the accessibility tree.
+# So do positioned and clipped ones, but those make layers, thousands of which slow down clicks and scrolls.
 CHOICE = """<style>
 .allranks-choice {{ display: block !important; padding: 4px 1ch 0; font: 12px var(--jp-ui-font-family, sans-serif) }}
 .allranks-choice label {{ margin-right: 12px }}
@@ -72,6 +72,19 @@ class _Printed(NamedTuple):
     ranks: tuple[int, ...]
     stream: str
     text: str
+
+
+class _Cell(NamedTuple):
+    """A line in the columns of neighbouring ranks."""
+
+    column: int
+    width: int
+    content: str
+    """HTML."""
+    kind: str
+    """The line's stream, or ``head``."""
+    hidden: bool
+    """Whether it is seen only in the layout by rank."""
 
 
 class LineColumns(Display):
@@ -122,37 +135,54 @@ class LineColumns(Display):
         columns = f"grid-template-columns:repeat({len(self.ranks)},minmax(calc({min(widest, WIDEST) + 2}ch + 2px),1fr))"
         gutter = len(self._prefix(self.ranks)[1])
         style = f"{PRE_STYLE};white-space:pre-wrap;--gutter:{gutter}ch;{columns}"
-        heads = [self._row((rank,), 1, f"<b>{rank_label((rank,))}</b>", "head") for rank in self.ranks]
-        body = "".join([*heads, *[html for _, html in rows]])
+        heads = [
+            _Cell(column, 1, f"<b>{rank_label((rank,))}</b>", "head", hidden=True)
+            for column, rank in enumerate(self.ranks)
+        ]
+        body = "".join(_placed([heads, *[cells for _, cells in rows]], len(self.ranks)))
         self.bundle = {
             "data": {
                 "text/html": f'<pre class="allranks-lines {self._key}" style="{style}" tabindex="0">{body}</pre>',
-                "text/plain": "\n".join(text for text, _ in rows),
+                "text/plain": "\n".join(text for texts, _ in rows for text in texts),
             }
         }
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        """Each line as text and as HTML, both with its label."""
+    def _rows(self) -> Iterator[tuple[list[str], list[_Cell]]]:
+        """Each row as the text of its lines, with their labels, and as the cells of the grid."""
         before: tuple[int, ...] = ()
-        for number, printed in enumerate(self._lines, 2):
+        for printed in self._lines:
             printed.sort()
+            texts, cells = list[str](), list[_Cell]()
             for (ranks, stream, text), html in zip(printed, marked([text for _, _, text in printed]), strict=True):
                 label = self._prefix(ranks)[ranks == before]
                 before = ranks
-                yield label + text, self._row(ranks, number, f"<b>{label}</b>{html}", stream)
+                texts.append(label + text)
+                cells += self._cells(ranks, f"<b>{label}</b>{html}", stream)
+            yield texts, sorted(cells)
 
-    def _row(self, ranks: Sequence[int], number: int, content: str, kind: str) -> str:
-        """HTML of `content` in the columns of `ranks`; in the layout by line, it appears once, and heads are hidden."""
-        html, hidden, only = "", "", ""
-        if kind == "head":
-            hidden, only = "display:none;", " by-rank"
+    def _cells(self, ranks: Sequence[int], content: str, kind: str) -> Iterator[_Cell]:
+        """The cells of a line in the columns of `ranks`; in the layout by line, only the first of them is seen."""
         columns = enumerate(map(self.ranks.index, ranks))
-        for _, group in groupby(columns, lambda pair: pair[1] - pair[0]):
+        for number, (_, group) in enumerate(groupby(columns, lambda pair: pair[1] - pair[0])):
             beside = list(group)
-            area = f"{number}/{beside[0][1] + 1}/auto/span {len(beside)}"
-            html += f'<span class="{kind}{only}" style="{hidden}grid-area:{area}">{content}\n</span>'
-            hidden, only = "display:none;", " by-rank"
-        return html
+            yield _Cell(beside[0][1], len(beside), content, kind, hidden=number > 0)
+
+
+def _placed(rows: Iterable[Sequence[_Cell]], columns: int) -> Iterator[str]:
+    """The cells as HTML. Cells that follow one another need no place: the page reads thousands of styles slowly."""
+    end = columns
+    for row in rows:
+        if row[0].column:
+            row = [_Cell(0, row[0].column, "", "", hidden=True), *row]
+        for column, width, content, kind, hidden in row:
+            styles = ["display:none"] * hidden
+            if column != end % columns or width > 1:
+                styles.append(f"grid-column:{column + 1}/span {width}")
+            classes = [kind] * (kind not in ("", "stdout")) + ["by-rank"] * hidden
+            named = f' class="{" ".join(classes)}"' if classes else ""
+            styled = f' style="{";".join(styles)}"' if styles else ""
+            yield f"<span{named}{styled}>{content}\n</span>"
+            end = column + width
 
 
 def marked(texts: Sequence[str]) -> list[str]:
