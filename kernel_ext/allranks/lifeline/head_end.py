@@ -309,7 +309,7 @@ class Lifeline:
     def _receive_all(self) -> bool:
         """Receive the waiting messages, at most `AT_ONCE`; return whether all were read."""
         for _ in range(AT_ONCE):
-            if not self._router.get(zmq.EVENTS) & zmq.POLLIN:
+            if not self._router.poll(0):
                 return True
             route, identity = self._router.recv(), self._router.recv()
             if not self._router.get(zmq.RCVMORE):

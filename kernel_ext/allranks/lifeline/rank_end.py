@@ -212,7 +212,7 @@ class RankLifeline:
             self._handle_event()
         for _ in range(AT_ONCE if self._socket in ready else 0):
             self._receive()
-            if not self._socket.get(zmq.EVENTS) & zmq.POLLIN:  # an attempt that finds nothing takes longer
+            if not self._socket.poll(0):  # an attempt that finds nothing takes twice as long
                 break
         wait = 0.0 if woken or self._put_off_until is None else self._put_off_until - time.monotonic()
         if wait <= 0:

@@ -375,7 +375,7 @@ export class Topology {
         mark(tip, "data-link", state);
         const thick = thickness(one.view, this.top);
         const drawn = faint && !one.missing && !one.slow ? Math.max(1, thick / 2) : thick;
-        mark(path, "style", moves && state === "busy" ? `--arw-travelled:${-this.travelled}px` : "");
+        mark(path, "stroke-dashoffset", String(moves && state === "busy" ? -this.travelled : 0));
         mark(path, "stroke-width", (Math.round(4 * drawn) / 4).toFixed(2)); // in steps that are seen: each is laid out
         if (label) {
           const towards = !place.upright ? "" : place.onward ? "↓ " : "↑ ";
