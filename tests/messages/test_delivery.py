@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,18 @@ def test_a_lost_cell_is_sent_again_though_nobody_follows_it(ring2: Cluster, monk
     assert idle(ring2, WITHIN)
     assert ring2.pull("ran") == [1, 1]
     cell.finish().check()
+
+
+def test_the_cells_of_a_rank_that_was_replaced_are_forgotten(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, victim = lifeline(ring2), uuid(ring2, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(line, "_queue", losing(line._queue, victim))
+        cell = ring2.begin(COUNT)
+    os.kill(ring2.snapshot.ranks[1].pid or 0, signal.SIGKILL)
+    assert not cell.finish(WITHIN).ok
+    assert victim in line._deliveries.expected
+    ring2.heal()
+    assert victim not in line._deliveries.expected
 
 
 def test_a_copy_is_not_run(ring2: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,10 @@ class Lifeline:
             self._questions.give_up(number, CLOSED)
         return future
 
+    def forget(self, uuid: str) -> None:
+        """Drop the cells and the stop kept for a rank that has ended: it will not connect again."""
+        self._deliveries.forget(uuid)
+
     def moved(self, uuid: str) -> tuple[int, int]:
         """Bytes transferred so far of the large messages now under way from and to a rank, and their total size."""
         return transfers.moved if (transfers := self._transfers.get(uuid.encode())) is not None else (0, 0)

@@ -53,15 +53,23 @@ def unsent(_uuid: str, _request: Request) -> None:
     """Send nothing, for a monitor without ranks."""
 
 
+def nothing_kept(_uuid: str) -> None:
+    """Forget nothing, for a monitor without ranks."""
+
+
 class Monitor(KnownWorld):
     """The world as the ranks and hosts report it. The lifeline and the host processes feed it, from their threads."""
 
     def __init__(
-        self, name: str, comms: WidgetComms | None = None, tell: Callable[[str, Request], None] = unsent
+        self,
+        name: str,
+        comms: WidgetComms | None = None,
+        tell: Callable[[str, Request], None] = unsent,
+        forget: Callable[[str], None] = nothing_kept,
     ) -> None:
-        """`tell` sends a request to the process with the given uuid."""
+        """`tell` sends a request to the process with the given uuid; `forget` drops what is kept to be sent to it."""
         super().__init__(name)
-        self._tell = tell
+        self._tell, self._forget_unsent = tell, forget
         self.adopting = False
         """Whether to track each rank's last cell, sent by the previous notebook, if its end was not acknowledged."""
         self.last_cell = 0
@@ -102,6 +110,7 @@ class Monitor(KnownWorld):
 
     def _forget(self, rank: Rank) -> None:
         self._by_uuid.pop(rank.uuid, None)
+        self._forget_unsent(rank.uuid)
         self.comms.gone(rank.uuid)
         self.times.forget(rank.rank)
 

@@ -86,7 +86,7 @@ class Ranks:
             if kept is not None
             else Lifeline(settings.token, url=f"tcp://{listen}:*")
         )
-        self.monitor = Monitor(settings.name, comms, self.lifeline.tell)
+        self.monitor = Monitor(settings.name, comms, self.lifeline.tell, self.lifeline.forget)
         self.monitor.comms.tell = self.lifeline.tell
         self.owed = self.monitor.owed
         """Variables that ranks still lack after an interrupted change (see `KnownWorld.owed`). The next change loads
