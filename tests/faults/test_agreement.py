@@ -25,7 +25,7 @@ RIGHT = "mx.distributed.all_sum(mx.ones(4)).tolist()"
 
 def assert_next_collective_is_right(cluster: Cluster) -> None:
     result = cluster.run(RIGHT)
-    assert result.ok
+    assert result.ok, result.errors
     assert [result[rank].value for rank in result] == [[float(cluster.size)] * 4] * cluster.size
 
 

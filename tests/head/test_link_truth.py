@@ -34,10 +34,10 @@ def counted_by_ss(cluster: Cluster) -> dict[int, int]:
     sums = dict.fromkeys(range(cluster.size), 0)
     for line in said.splitlines():
         ports = [int(word.rpartition(":")[2]) for word in line.split()[2:4]]
-        pid = re.search(r"pid=(\d+)", line)
+        ranks = [pids[int(pid)] for pid in re.findall(r"pid=(\d+)", line) if int(pid) in pids]  # their host's, too
         acked = re.search(r"bytes_acked:(\d+)", line)
-        if pid and int(pid[1]) in pids and acked and any(20_000 <= port < 32_000 for port in ports):
-            sums[pids[int(pid[1])]] += int(acked[1])
+        if ranks and acked and any(20_000 <= port < 32_000 for port in ports):
+            sums[ranks[0]] += int(acked[1])
     return sums
 
 

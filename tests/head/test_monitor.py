@@ -189,6 +189,21 @@ def test_times_count_once_all_ranks_of_the_cell_have_ended(monitor: Monitor) -> 
     assert monitor.snapshot().straggler_rank is None, "nobody has waited for the new process"
 
 
+def test_what_is_known_of_a_rank_is_forgotten_with_it() -> None:
+    forgotten: list[str] = []
+    monitor = Monitor("main", forget=forgotten.append)
+    for number in range(3):
+        monitor.put(Rank(number, "localhost", f"rank-{number}"))
+    monitor.listen(CELL, [0, 1])
+    monitor.receive("rank-0", done(timed=(Timed("all_sum", 4, 0.5),)), ())
+    monitor.receive("rank-1", done(timed=(Timed("all_sum", 4, 0.1),)), ())
+    assert monitor.snapshot().straggler_rank == 1
+    monitor.put(Rank(2, "localhost", "another"))
+    assert forgotten == ["rank-2"] and monitor.snapshot().straggler_rank == 1
+    monitor.truncate(1)
+    assert forgotten == ["rank-2", "rank-1", "another"] and monitor.snapshot().straggler_rank is None
+
+
 def test_what_was_printed_between_cells_is_kept_for_who_shows_it(monitor: Monitor) -> None:
     updates, began = monitor.listen(CELL, [0]), Began(CELL, (Text("stderr", ["late\n"]),))
     monitor.receive("rank-0", began, ())

@@ -357,6 +357,17 @@ def test_acknowledgements_wait_and_only_the_last_is_sent(
     assert ranks.receive("rank") == Acknowledge(3)
 
 
+def test_acknowledgements_wait_in_the_order_in_which_they_are_due(
+    notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that is not due ends the search."""
+    monkeypatch.setattr(head_end, "ACKNOWLEDGED_WITHIN", 3600.0)
+    connected(notebook, ranks, ["one", "other"])
+    for uuid, cell in (("one", 1), ("other", 1), ("one", 2)):
+        notebook.lifeline.tell(uuid, Acknowledge(cell))
+    assert [*notebook.lifeline._acknowledged] == [b"other", b"one"]
+
+
 def test_acknowledgements_that_wait_are_sent_at_the_end(
     notebook: Notebook, ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

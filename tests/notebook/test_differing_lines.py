@@ -7,9 +7,10 @@ from html import unescape
 
 import pytest
 
+from allranks.notebook import differing_lines
 from allranks.notebook.differing_lines import LINES, ROWS, marked
 from allranks.notebook.fold import Block
-from allranks.notebook.show_blocks import FEW, Show
+from allranks.notebook.show_blocks import AHEAD, FEW, Show
 from tests.notebook.page import ALL, Page, text
 
 
@@ -106,10 +107,37 @@ def test_no_display_grows_without_end(page: Page, at_once: int) -> None:
     assert [line for lines in displays for line in lines] == expected, "those of one row stand beside each other"
 
 
-def test_with_many_ranks_a_display_has_fewer_rows(page: Page) -> None:
+def test_where_many_ranks_print_a_display_has_fewer_rows(page: Page) -> None:
     many = tuple(range(50))
-    Show(many, live=True, has_widget=lambda _: False).blocks(numbered(rank, range(LINES // 50 + 1)) for rank in many)
-    assert [len(lines) for lines in printed(page)] == [LINES, len(many)]
+    show = Show(many, live=True, has_widget=lambda _: False)
+    for step in range(0, LINES // 50 + 2, 2):
+        show.blocks(numbered(rank, range(step, step + 2)) for rank in many)
+    assert [len(lines) for lines in printed(page)] == [LINES, 2 * len(many)]
+
+
+def test_where_few_of_many_ranks_print_a_display_has_as_many_rows(page: Page) -> None:
+    show = Show(range(256), live=True, has_widget=lambda _: False)
+    show.blocks(numbered(rank, range(ROWS + 20)) for rank in (3, 200))
+    assert [len(lines) for lines in printed(page)] == [2 * ROWS, 40]
+
+
+def test_a_rank_that_runs_away_leaves_the_columns(page: Page) -> None:
+    show = on_a_page()
+    show.blocks(numbered(rank, range(3)) for rank in ALL)
+    for step in range(3, 1500, 10):
+        show.blocks([numbered(0, range(step, min(step + 10, 1500)))])
+    of_0 = [line for lines in printed(page) for line in lines if line.startswith("0: ")]
+    assert [len(lines) for lines in printed(page)] == [ROWS + 9, *[ROWS] * (AHEAD - 1)]
+    after = "".join(shown for _, shown in page.outputs if isinstance(shown, str))
+    assert [*of_0, *(line.partition("│ ")[2] for line in after.splitlines())] == [f"0: {n}" for n in range(1500)]
+
+
+def test_what_follows_lines_that_did_not_fit_comes_after_them(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    show = on_a_page()
+    show.blocks(numbered(rank, range(3)) for rank in (0, 1, 2))
+    monkeypatch.setattr(differing_lines, "LINES", 9)
+    show.blocks([text("shared\n", (0, 3)), text("later\n", (3,))])
+    assert [lines[-2:] for lines in printed(page)] == [["1: 2", "2: 2"], ["shared", "later"]]
 
 
 def test_ranks_that_are_behind_fill_the_rows_that_others_have_left(page: Page) -> None:

@@ -69,11 +69,13 @@ class Deliveries:
         if uuid not in self._cells:  # the usual case: most reports of ranks contain the cell number
             return
         with self._lock:
-            if left := [each for each in self._cells.pop(uuid, ()) if each.number > cell]:
+            if left := [each for each in self._cells.get(uuid, ()) if each.number > cell]:
                 self._cells[uuid] = left
+            else:
+                self._cells.pop(uuid, None)
 
     def forget(self, uuid: str) -> None:
-        """Drop everything kept for a rank that has ended."""
+        """Drop everything kept for a rank that was replaced."""
         with self._lock:
             self._cells.pop(uuid, None)
         self._stops.pop(uuid, None)

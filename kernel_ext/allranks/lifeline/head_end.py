@@ -167,7 +167,7 @@ class Lifeline:
         return future
 
     def forget(self, uuid: str) -> None:
-        """Drop the cells and the stop kept for a rank that has ended: it will not connect again."""
+        """Drop the cells and the stop kept for a rank that was replaced: it must not run them if it connects again."""
         self._deliveries.forget(uuid)
 
     def moved(self, uuid: str) -> tuple[int, int]:
@@ -247,11 +247,11 @@ class Lifeline:
 
     def _send_acknowledged(self, until: float) -> None:
         """Send the acknowledgements that are due by `until`."""
-        for identity, (due, request) in [*self._acknowledged.items()]:
+        for identity, (due, _) in [*self._acknowledged.items()]:
             if due > until:
                 break
-            if self._acknowledged.pop(identity, None) is not None:  # another thread may have replaced it
-                self._send_to(identity, [encode(request)])
+            if (waits := self._acknowledged.pop(identity, None)) is not None:  # another thread may have replaced it
+                self._send_to(identity, [encode(waits[1])])
 
     def _send_queued(self) -> None:
         while self._outbox:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 KEPT_IN = ".allranks"
@@ -24,8 +23,13 @@ def use_environment() -> int | None:
 
     Returns None if `setup` did not create the environment, or if `setup` is about to remove it.
     """
-    with suppress(OSError):
+    try:
         descriptor = os.open(Path(sys.prefix, MARK), os.O_RDONLY)
+    except OSError:
+        return None
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return descriptor
-    return None
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

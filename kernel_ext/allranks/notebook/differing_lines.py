@@ -22,7 +22,7 @@ from .safe_text import plain
 ROWS = 100
 """Limit for the rows of one display: all of them are sent and drawn again when a line is added."""
 LINES = 1000
-"""Limit for the lines of one display: with many ranks, it has fewer rows."""
+"""A display with this many lines gets no more rows: where many ranks print, it has fewer."""
 WIDEST = 32
 """Maximum width, in characters, to which a long line widens its column."""
 _WORD = re.compile(r"[\w.]+|\s+|[^\w\s]")
@@ -100,8 +100,8 @@ class LineColumns(Display):
         self._lines: list[list[_Printed]] = []
         self._ends = dict.fromkeys(ranks, 0)
         """By rank, the row below its last line."""
-        self._most = max(1, min(ROWS, LINES // len(self.ranks)))
-        """The limit for rows."""
+        self._count = 0
+        """The number of lines."""
 
     @property
     def has_titles(self) -> bool:
@@ -112,7 +112,8 @@ class LineColumns(Display):
         before, rest = len(self.blocks), list[Block]()
         for block in blocks:
             at = max(self._ends[rank] for rank in block.ranks)
-            fit = block.content.removesuffix("\n").split("\n")[: self._most - at]
+            most = ROWS if self._count < LINES else len(self._lines)
+            fit = block.content.removesuffix("\n").split("\n")[: most - at] if at < most else []
             end = len("\n".join(fit)) + 1 if fit else 0
             if fit:
                 self.blocks.append(block._replace(content=block.content[:end]))
@@ -120,11 +121,12 @@ class LineColumns(Display):
                     if row == len(self._lines):
                         self._lines.append([])
                     self._lines[row].append(_Printed(block.ranks, block.stream, text))
+            self._count += len(fit)
             more = block.content[end:]
             if more:
                 rest.append(block._replace(content=more))
             # What these ranks print later must not come before the rest.
-            self._ends.update(dict.fromkeys(block.ranks, self._most if more else at + len(fit)))
+            self._ends.update(dict.fromkeys(block.ranks, ROWS if more else at + len(fit)))
         if len(self.blocks) > before:
             self._draw()
         return rest

@@ -16,7 +16,7 @@ from allranks.head.state.logged import Row
 
 from .bar_display import BarLine, BarLines
 from .cell_curves import CellCurves
-from .differing_lines import LayoutChoice, LineColumns
+from .differing_lines import ROWS, LayoutChoice, LineColumns
 from .figure_grid import Figures, is_figure
 from .finished_bars import RankBar, bar_line
 from .fold import Block
@@ -28,6 +28,8 @@ DISPLAYS_KEPT = 4096
 """Limit, over all cells, for the displays that an update can still find."""
 FEW = 8
 """Number of lines that may differ between ranks before the page shows ranks in columns."""
+AHEAD = 4
+"""How many times as many lines as any other a rank in columns may print, and how many displays full of them."""
 
 
 class Show:
@@ -269,29 +271,45 @@ class Show:
         del self._model[self._painted :]
         for is_line, run in groupby(fresh, _is_line):
             shown = list(run)
-            lines = [one for one in shown if isinstance(one, Block)] if is_line else []
-            before = takewhile(lambda one: isinstance(one, LineColumns), reversed(self._model))
-            columns = [one for one in before if isinstance(one, LineColumns)][::-1]
-            if lines and columns:
-                for each in columns:  # the first ones may have room for ranks that are behind
-                    count = len(each.blocks)
-                    lines = each.add(lines)
-                    if len(each.blocks) > count:
-                        self._changed[each] = None
-                self._model += self._columns(lines)
-            elif self._stand_apart(lines):
+            if not is_line:
+                self._model += shown
+                continue
+            lines = [one for one in shown if isinstance(one, Block)]
+            own = [block for block in lines if block.ranks != self._ranks]
+            for block in own:
+                self._own_lines[block.ranks] += block.content.count("\n") or 1
+            if self._model and isinstance(self._model[-1], LineColumns):
+                lines = self._add_to_columns(lines)
+                self._model += lines if self._runs_away() else self._columns(lines)
+            elif len({block.ranks for block in own}) > 1 and self._stand_apart():
                 self._model += self._columns(lines)
             else:
-                self._model += shown
+                self._model += lines
 
-    def _stand_apart(self, lines: Sequence[Block]) -> bool:
-        """Whether ranks differ in ``lines`` and in over `FEW` lines so far, but print similar numbers of lines."""
-        own = [block for block in lines if block.ranks != self._ranks]
-        for block in own:
-            self._own_lines[block.ranks] += block.content.count("\n") or 1
+    def _add_to_columns(self, lines: list[Block]) -> list[Block]:
+        """Add lines to the columns at the end of the output; return those for which they have no room."""
+        before = takewhile(lambda one: isinstance(one, LineColumns), reversed(self._model))
+        for each in [one for one in before if isinstance(one, LineColumns)][::-1]:  # the first may have room, too
+            count = len(each.blocks)
+            lines = each.add(lines)
+            if len(each.blocks) > count:
+                self._changed[each] = None
+        return lines
+
+    def _stand_apart(self) -> bool:
+        """Whether ranks differ in over `FEW` lines so far, but print similar numbers of lines."""
+        second, most = self._most_own()
+        return 1 < second <= most <= 2 * second and self._own_lines.total() > FEW
+
+    def _runs_away(self) -> bool:
+        """Whether a rank prints far more lines than all others, and is not only ahead of them."""
+        second, most = self._most_own()
+        return most > AHEAD * max(second, ROWS)
+
+    def _most_own(self) -> tuple[int, int]:
+        """The two highest counts in `_own_lines`, the lower one first."""
         second, most = sorted([0, 0, *self._own_lines.values()])[-2:]
-        in_step = second > 1 and most <= 2 * second
-        return len({block.ranks for block in own}) > 1 and in_step and self._own_lines.total() > FEW
+        return second, most
 
     def _columns(self, lines: Sequence[Block]) -> list[Block | Display]:
         before = next((one for one in self._model if isinstance(one, LayoutChoice)), None)

@@ -1,7 +1,7 @@
 // Small tools for the page.
 
 export const LEAST_WIDTH = 246; // pixels of a picture: in style.css the root has at least 280, with its edges
-export const WITH_NEXT = 300; // ms that a picture that is due waits for the next snapshot, to be drawn in the same frame
+export const WITH_NEXT = 550; // ms that a picture that is due waits for the frame of the next snapshot: figures come twice a second
 
 /** @type {WeakMap<Node, string>} */
 const saidOf = new WeakMap();
@@ -90,6 +90,15 @@ export function widthOf(node, changed) {
 export function mark(node, name, value) {
   const text = String(value);
   if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+}
+
+/**
+ * A piece of a line as a chart draws it, for its legend.
+ * @param {string} colour
+ * @param {number[] | undefined} dash pixels that are drawn, and that are not, in turn
+ */
+export function swatch(colour, dash) {
+  return svg("svg", { class: "arw-swatch", height: 2, "aria-hidden": "true" }, svg("line", { x2: 16, y1: 1, y2: 1, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash?.join(" ") ?? "none" }));
 }
 
 /**

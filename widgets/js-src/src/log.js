@@ -1,7 +1,7 @@
 // What ranks logged: a chart for each name, over steps.
 
 import uPlot from "uplot";
-import { WITH_NEXT, choice, h, hide, mark, say, widthOf } from "./dom.js";
+import { WITH_NEXT, choice, h, hide, mark, say, swatch, widthOf } from "./dom.js";
 import { figure, rankLabel } from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
@@ -180,7 +180,7 @@ class Chart {
     mark(this.chart, "aria-label", `chart of ${this.name} over steps, ${band ? `${titles[0]}, with min and max` : titles.length > 4 ? `${titles.length} lines` : titles.join(", ")}`);
     this.values = titles.map(() => h("span.legend-value"));
     this.legend.replaceChildren(
-      ...titles.map((label, i) => h("span.legend-item", {}, h(band && i ? "span" : "span.swatch", { style: `border-top-color:${strokes[i]};border-top-style:${this.plot.series[i + 1].dash?.length ? "dashed" : "solid"}`, "aria-hidden": "true" }), h("span", {}, label), this.values[i])),
+      ...titles.map((label, i) => h("span.legend-item", {}, ...(band && i ? [] : [swatch(strokes[i], this.plot.series[i + 1].dash)]), h("span", {}, label), this.values[i])),
     );
     mark(this.legend, "data-many", String(titles.length > 8));
   }

@@ -1,7 +1,7 @@
 // What a Snapshot says, worked out: pure, no page.
 
 import { DTYPES } from "./words.js";
-import { bits, rankLabel, seconds } from "./units.js";
+import { bits, lasted, rankLabel, seconds } from "./units.js";
 
 /** @typedef {import("./types.js").Snapshot} Snapshot */
 /** @typedef {import("./types.js").LinkView} LinkView */
@@ -131,15 +131,12 @@ export function advice(snapshot, behind) {
   const at = late.line ? `line ${late.line}${late.source ? `: ${late.source.trim()}` : ""}` : (late.state ?? "");
   const what = hang.ranks.length === 1 && at ? ` (${at})` : "";
   const waits = hang.waiting.length === 1 ? "waits" : "wait";
-  const text = `${capital(rankLabel(numbers(hang.waiting)))} ${waits} in ${of ? collective(of) : "a collective"} for ${rankLabel(numbers(hang.ranks))}${what}, for ${whole(hang.since + behind)}.`;
+  const text = `${capital(rankLabel(numbers(hang.waiting)))} ${waits} in ${of ? collective(of) : "a collective"} for ${rankLabel(numbers(hang.ranks))}${what}, for ${lasted(hang.since + behind)}.`;
   const busy = hang.ranks.filter((rank) => rank.state === "running");
   if (busy.length && hang.since + behind < ENDED_AFTER) return { text, kind: "wait", button: "", verb: "", ranks: [] };
   if (busy.length) return { text, kind: "wait", button: `Interrupt ${rankLabel(numbers(busy))}`, verb: "interrupt", ranks: numbers(busy) };
   return { text, kind: "wait", button: "Abort collective", verb: "abort", ranks: [null] };
 }
-
-/** @param {number} s seconds, in whole ones: the sentence is read out again whenever it changes */
-const whole = (s) => (s < 99 ? `${Math.floor(s)} s` : seconds(s));
 
 /** @param {string} text */
 const capital = (text) => text[0].toUpperCase() + text.slice(1);

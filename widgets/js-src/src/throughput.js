@@ -1,7 +1,7 @@
 // What travels, over ten minutes, what the operations did, and the states of the ranks beside it.
 
 import uPlot from "uplot";
-import { LEAST_WIDTH, WITH_NEXT, choice, h, hide, mark, say, widthOf } from "./dom.js";
+import { LEAST_WIDTH, WITH_NEXT, choice, h, hide, mark, say, swatch, widthOf } from "./dom.js";
 import { operations } from "./snapshot.js";
 import { MOST_LINKS, WINDOW } from "./history.js";
 import { States } from "./states.js";
@@ -225,13 +225,4 @@ function title(name, low) {
   if (name === "effective") return "effective, mean of ranks";
   if (name === "peak") return "measured peak (bench)";
   return name;
-}
-
-/**
- * @param {string} colour
- * @param {number[] | undefined} dash
- */
-function swatch(colour, dash) {
-  const style = `border-top-color:${colour};border-top-style:${dash?.length ? "dashed" : "solid"}`;
-  return h("span.swatch", { style, "aria-hidden": "true" });
 }
