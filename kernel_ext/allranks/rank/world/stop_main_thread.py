@@ -188,8 +188,10 @@ class Unblocker:
         for word, number in self._peers.heard():
             if number != self._cell.number:
                 continue
-            if word == "failed" and self._cell.runs(number) and (self.free() or self._world.broken_up):
-                self._peers.tell("broke", number)
+            if word == "failed" and self._cell.runs(number):
+                self.free()
+                if self._world.broken_up:  # not where it waited at the barrier of ``check=strict``
+                    self._peers.tell("broke", number)
             elif word == "broke" and self._world.mpi.is_in_place:
                 self.refuse(BROKEN)
 
