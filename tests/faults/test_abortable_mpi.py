@@ -297,16 +297,6 @@ def test_mpi4py_and_the_communicator_of_the_world(mpi2: Cluster) -> None:
     assert [each.value for each in mpi2.run(total).check().values()] == [3, 3]
 
 
-def test_the_communicator_of_one_rank_is_its_own(mpi2: Cluster) -> None:
-    size = "import allranks\nallranks.communicator().allreduce(1)"
-    mpi2.resize(1)
-    try:
-        assert mpi2.run(size, timeout=WITHIN).check()[0].value == 1
-    finally:
-        mpi2.resize(2)
-    assert [each.value for each in mpi2.run(size, timeout=WITHIN).check().values()] == [2, 2]
-
-
 def test_outside_of_mpi_there_is_no_communicator(ring2: Cluster) -> None:
     result = ring2.run("import allranks\nallranks.communicator()")
     assert "runs on ring" in str(result.errors[0])

@@ -63,13 +63,12 @@ FAILED_HERE = "the world is broken because a collective failed; it is re-formed 
 def communicator() -> Comm:
     """The communicator of the current world, as an mpi4py object. Call this on the ranks of an ``mpi`` cluster.
 
-    After an abort, `heal` or `resize`, there is a new communicator, and calls on the previous one raise. Once the world
-    was resized to one rank, it is ``MPI.COMM_SELF``. Raises RuntimeError in a process that is not a rank of an ``mpi``
-    cluster, and in a world that had one rank from the start.
+    After an abort, `heal` or `resize`, there is a new communicator, and calls on the previous one raise. Raises
+    RuntimeError in a process that is not a rank of an ``mpi`` cluster.
     """
     if (world := World.current) is None:
         raise RuntimeError("allranks.communicator() is for code that runs on the ranks: call it in a cell")
-    return world.mpi.communicator(world.backend, alone=world.group.size() == 1)
+    return world.mpi.communicator(world.backend)
 
 
 class World:

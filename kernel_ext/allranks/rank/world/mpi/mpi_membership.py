@@ -41,16 +41,15 @@ class MpiMember:
         """Abort no more collectives, in this world and the next ones: other ranks cannot, and `because` says why."""
         self.not_in_place = self.not_in_place or because
 
-    def communicator(self, backend: str, *, alone: bool) -> Comm:
-        """See `membership.communicator`; the world runs on `backend`, and `alone` says whether it has one rank."""
-        if self._in_place is None and not self.not_in_place:  # `enter` was never called
-            why = "a world of one rank runs without MPI" if alone else f"this world runs on {backend}"
-            raise RuntimeError(f"no MPI communicator: {why}")
+    def communicator(self, backend: str) -> Comm:
+        """See `membership.communicator`; the world runs on `backend`."""
+        if self._in_place is not None:
+            return self._in_place.communicator
+        if not self.not_in_place:  # `enter` was never called
+            raise RuntimeError(f"no MPI communicator: this world runs on {backend}")
         from mpi4py import MPI
 
-        if alone:  # the last communicator is that of a world that was left
-            return MPI.COMM_SELF
-        return MPI.COMM_WORLD if self._in_place is None else self._in_place.communicator
+        return MPI.COMM_WORLD
 
     def enter(self, mx: ModuleType, request: Form, is_stopped: Callable[[], bool]) -> AbortableMpi | None:
         """Make MLX join the communicator of this world; returns None where MPI's collectives cannot be aborted.
