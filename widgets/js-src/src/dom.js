@@ -93,12 +93,12 @@ export function mark(node, name, value) {
 }
 
 /**
- * A piece of a line as a chart draws it, for its legend.
+ * A piece of a line of a chart, for its legend.
  * @param {string} colour
- * @param {number[] | undefined} dash pixels that are drawn, and that are not, in turn
+ * @param {number[] | undefined} dash of the line in the chart, if it is dashed
  */
 export function swatch(colour, dash) {
-  return svg("svg", { class: "arw-swatch", height: 2, "aria-hidden": "true" }, svg("line", { x2: 16, y1: 1, y2: 1, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash?.join(" ") ?? "none" }));
+  return svg("svg", { class: "arw-swatch", height: 2, "aria-hidden": "true" }, svg("line", { x2: 16, y1: 1, y2: 1, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash?.length ? "4 2" : "none" })); // ends with a dash, 10 pixels wide or 16
 }
 
 /**
