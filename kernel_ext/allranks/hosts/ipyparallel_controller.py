@@ -18,6 +18,10 @@ from typing import Any
 # scheme, and importing numpy would take a third of its start-up time.
 sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 
+from allranks.machine.deferred_packages import defer  # noqa: E402
+
+defer("ipyparallel", "jupyter_client")
+
 from ipyparallel.controller import app as controller_app  # noqa: E402
 from ipyparallel.controller.app import IPController  # noqa: E402
 from traitlets.config import Config  # noqa: E402

@@ -41,6 +41,9 @@ and the beginning, output and end of a short cell leave together."""
 AFTER_TROUBLE = 0.2
 """Seconds until the next turn of the loop after one that raised."""
 
+_reader = Reader(Request)
+"""Made at import: ranks are forked after it, and it takes several milliseconds."""
+
 
 class _Queued(NamedTuple):
     """A message that waits to be sent."""
@@ -69,7 +72,6 @@ class RankLifeline:
     ) -> None:
         self._on_connect, self._on_message = on_connect, on_message
         self._on_tick, self._identity = on_tick, identity
-        self._reader = Reader(Request)
         self._outbox: deque[_Queued] = deque()
         self._transfers = Transfers(STEPS, self._send_part)
         self._wake_read, self._wake_write = os.pipe()
@@ -239,7 +241,7 @@ class RankLifeline:
 
     def _take(self, message: Buffer, buffers: Sequence[Buffer]) -> None:
         try:
-            request = self._reader.read(message)
+            request = _reader.read(message)
             if isinstance(request, Greet):
                 self._on_connect()
             elif not isinstance(request, RequestOfTransfer):

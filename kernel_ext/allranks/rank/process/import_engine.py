@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
+from importlib import import_module
 from types import ModuleType
+
+from allranks.machine.deferred_packages import defer
+
+_AT_START = (
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "encodings.idna",
+    "faulthandler",
+    "jupyter_client.blocking",
+    "sqlite3",
+    "tornado.platform.asyncio",
+)
+"""What an engine imports as it starts: imported here, once for all ranks that are forked (IPython 9.18)."""
 
 
 def import_engine() -> ModuleType:
@@ -13,7 +31,12 @@ def import_engine() -> ModuleType:
     """
     gc.disable()
     try:
+        defer("ipyparallel", "jupyter_client")
         from allranks.rank.process import engine
+
+        for name in _AT_START:
+            with suppress(ImportError):  # in another version, or in a Python without SQLite
+                import_module(name)
     finally:
         gc.enable()
     return engine

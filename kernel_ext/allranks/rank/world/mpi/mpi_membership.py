@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,10 @@ from .abortable_mpi import AbortableMpi
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
+
+
+_CHOSEN = re.compile(r"^\s*btl\s*=", re.MULTILINE)
+"""A choice of transports in a configuration file of Open MPI."""
 
 
 class MpiMember:
@@ -70,6 +75,7 @@ class MpiMember:
     def _begin(self, mx: ModuleType, request: Form, is_stopped: Callable[[], bool]) -> None:
         if (folder := self._config.shared_memory) is not None:
             os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", folder)
+        leave_out_ofi()
         try:
             self._in_place = AbortableMpi(mx, Path(self._config.directory))
         except NotInPlace as error:
@@ -98,3 +104,23 @@ class MpiMember:
             of_this_world |= self._in_place.take_failed() & 2
         if of_this_world:
             self._break_failed()
+
+
+def leave_out_ofi() -> None:
+    """Have Open MPI not look for libfabric's networks for one-sided calls, unless the user has chosen the transports.
+
+    MLX makes no such call, and where there is no such network, MPI_Init closes the component that looks for it, which
+    sleeps for a second (Open MPI 5.0.11).
+    """
+    prefix = Path(os.environ.get("MLX_MPI_LIBNAME", "")).parent.parent
+    name = "openmpi-mca-params.conf"
+    files = (Path.home() / ".openmpi/mca-params.conf", prefix / "etc" / name, Path("/etc/openmpi", name))
+    if not any(_CHOSEN.search(_text(file)) for file in files):
+        os.environ.setdefault("OMPI_MCA_btl", "^ofi")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
