@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from allranks.head.cell.absent_ranks import EndedRank
 from allranks.head.cell.stall import AFTER_DEATH, AFTER_FAILURE, STALL_AFTER, StallWatch
+from allranks.head.state.known_rank import SILENT_AFTER
 from allranks_backends.plan import Link
 from allranks_backends.views import Collective, LinkView, RankView, Snapshot
 
@@ -320,10 +322,19 @@ def test_ranks_in_different_collectives_are_told_apart() -> None:
 
 
 def test_a_silent_rank_is_said_to_be_silent_once() -> None:
-    watch, now = StallWatch(range(2)), snapshot(waiting(0, since=SHORT), at(1, "silent"))
+    watch = StallWatch(range(2), began=time.monotonic() - SILENT_AFTER)
+    now = snapshot(waiting(0, since=SHORT), at(1, "silent"))
     findings, free = watch.look(now, {}, None)
     assert [(each.ranks, each.text.partition(":")[0]) for each in findings] == [((1,), "is not responding")]
     assert free == [] and watch.look(now, {}, None) == ([], [])
+
+
+def test_a_rank_that_was_silent_before_the_cell_began_gets_the_time_to_respond() -> None:
+    watch = StallWatch(range(3))
+    silent = snapshot(waiting(0, since=SHORT), at(1, "silent"), at(2, "suspended"))
+    assert [each.ranks for each in watch.look(silent, {}, None)[0]] == [(2,)], "a suspended one cannot respond"
+    watch.began -= SILENT_AFTER
+    assert [each.ranks for each in watch.look(silent, {}, None)[0]] == [(1,)]
 
 
 def received(rank: int, peer: int | None, op: str = "recv") -> RankView:

@@ -6,9 +6,11 @@ or their host out of reach.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from allranks.head.state.known_rank import SILENT_AFTER
 from allranks_backends.views import NOT_RESPONDING, Collective, RankView, Snapshot
 
 from .absent_ranks import EndedRank, missing
@@ -42,6 +44,8 @@ class StallWatch:
     ranks: Sequence[int]
     stopping: bool = False
     """Whether the user or a timeout is stopping the cell, or the user has had its ranks unblocked."""
+    began: float = field(default_factory=time.monotonic)
+    """The `time.monotonic` at which the cell began."""
     _together: Collective | None = None
     """The last collective that all ranks were seen in."""
     _said: set[tuple[int, str]] = field(default_factory=set)
@@ -54,7 +58,7 @@ class StallWatch:
         `since_failure`: seconds since the first rank failed, None while none has.
         """
         views = {rank: snapshot.ranks[rank] for rank in self.ranks if rank not in ended}
-        findings = [self._silent(view) for view in views.values() if view.state in NOT_RESPONDING and view.away is None]
+        findings = [self._silent(view) for view in views.values() if self._is_silent(view)]
         findings += self._away(views.values())
         findings.append(self._compiling(views.values()))
         grace = AFTER_DEATH if any(each.dead for each in ended.values()) else AFTER_FAILURE
@@ -139,6 +143,12 @@ class StallWatch:
                 self._said.discard((numbers[0], f"away {host}"))
                 findings.append(CellFinding(numbers, f"{host} is reached again"))
         return findings
+
+    def _is_silent(self, view: RankView) -> bool:
+        """Whether the rank does not respond. One that had sent nothing before the cell began gets the time to."""
+        if view.state not in NOT_RESPONDING or view.away is not None:
+            return False
+        return view.state == "suspended" or time.monotonic() - self.began >= SILENT_AFTER
 
     def _silent(self, view: RankView) -> CellFinding | None:
         if not self._first(view.rank, "silent"):
