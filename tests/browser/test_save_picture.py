@@ -42,13 +42,14 @@ def texts(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_each_view_is_saved_as_svg_and_png(browser: Browser, tmp_path: Path, theme: str) -> None:
-    page = drawn(browser, streams.snapshot(4, 1, 200.25), 928, views=VIEWS, theme=theme, clock=True)
+    now = streams.snapshot(4, 1, 200.25)
+    page = drawn(browser, now, 928, views=VIEWS, theme=theme, clock=True)
     page.clock.resume()
     logged(page, 4)
     open_ranks(page)
     page.wait_for_function("document.querySelector('.arw-list').innerText.includes('step   60')")
     page.clock.pause_at(180_000)  # a rank that was exchanging when the snapshot was made still is
-    send(page, streams.snapshot(4, 1, 200.25))
+    send(page, now)
     page.clock.run_for(1000)
     holds = {
         "Topology": ("Rank 3 was last in 41 of 60 timed calls; the others waited 127 ms", ["exchanging", "localhost"]),

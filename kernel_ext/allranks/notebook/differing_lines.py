@@ -175,12 +175,12 @@ def _placed(rows: Iterable[Sequence[_Cell]], columns: int) -> Iterator[str]:
     end = columns
     for row in rows:
         if row[0].column:
-            row = [_Cell(0, row[0].column, "", "", hidden=True), *row]
+            row = [_Cell(0, row[0].column, "", "stdout", hidden=True), *row]
         for column, width, content, kind, hidden in row:
             styles = ["display:none"] * hidden
             if column != end % columns or width > 1:
                 styles.append(f"grid-column:{column + 1}/span {width}")
-            classes = [kind] * (kind not in ("", "stdout")) + ["by-rank"] * hidden
+            classes = [kind] * (kind != "stdout") + ["by-rank"] * hidden
             named = f' class="{" ".join(classes)}"' if classes else ""
             styled = f' style="{";".join(styles)}"' if styles else ""
             yield f"<span{named}{styled}>{content}\n</span>"

@@ -290,10 +290,10 @@ class Show:
         """Add lines to the columns at the end of the output; return those for which they have no room."""
         before = takewhile(lambda one: isinstance(one, LineColumns), reversed(self._model))
         for each in [one for one in before if isinstance(one, LineColumns)][::-1]:  # the first may have room, too
-            count = len(each.blocks)
-            lines = each.add(lines)
-            if len(each.blocks) > count:
+            rest = each.add(lines)
+            if rest != lines:
                 self._changed[each] = None
+            lines = rest
         return lines
 
     def _stand_apart(self) -> bool:

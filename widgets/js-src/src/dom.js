@@ -1,7 +1,8 @@
 // Small tools for the page.
 
 export const LEAST_WIDTH = 246; // pixels of a picture: in style.css the root has at least 280, with its edges
-export const WITH_NEXT = 550; // ms that a picture that is due waits for the frame of the next snapshot: figures come twice a second
+const RESIZED = 100; // ms between two drawings of a picture whose width, theme or series are others
+const WITH_NEXT = 550; // ms that a picture that is due waits for the frame of the next snapshot: figures come twice a second
 
 /** @type {WeakMap<Node, string>} */
 const saidOf = new WeakMap();
@@ -158,4 +159,33 @@ export function setIcon(node, name) {
   if (node.getAttribute("class") === classes) return;
   node.setAttribute("class", classes);
   node.firstElementChild?.setAttribute("d", PATHS[/** @type {keyof typeof PATHS} */ (name)] ?? PATHS.idle);
+}
+
+/** When a picture is drawn again: in the frame of a snapshot, not sooner than `every` ms after it was drawn last. */
+export class DrawingTimer {
+  #drawnAt = -Infinity;
+  #later = 0;
+
+  /** @param {number} every */
+  constructor(every) {
+    this.every = every;
+  }
+
+  /**
+   * Whether to draw now. If not, `again` is called when it is time, unless this is asked before.
+   * @param {() => void} again
+   * @param {{force?: boolean, resized?: boolean}} [how] `resized` where its width, theme or series are others
+   * @returns {boolean}
+   */
+  isDue(again, { force = false, resized = false } = {}) {
+    clearTimeout(this.#later);
+    const now = performance.now();
+    const left = (resized ? RESIZED : this.every) - (now - this.#drawnAt);
+    if (left > 0 && !force) {
+      this.#later = window.setTimeout(again, left + (resized ? 0 : WITH_NEXT));
+      return false;
+    }
+    this.#drawnAt = now;
+    return true;
+  }
 }

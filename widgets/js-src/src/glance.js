@@ -1,6 +1,6 @@
 // The latest of what was logged, in the first line of the page, however far below its charts are.
 
-import { WITH_NEXT, h, hide, mark, say, svg } from "./dom.js";
+import { DrawingTimer, h, hide, mark, say, svg } from "./dom.js";
 import { figure, lasted, seconds } from "./units.js";
 
 /** @typedef {import("./curves.js").Curves} Curves */
@@ -20,8 +20,7 @@ export class Glance {
     this.node = h("span.glance", {}, this.pace, this.figures);
     this.version = this.seen = -1;
     this.since = 0; // when the last step came
-    this.drawnAt = -PACE;
-    this.later = 0;
+    this.timer = new DrawingTimer(PACE);
     /** @type {Map<string, (curves: Curves) => void>} */
     this.parts = new Map();
   }
@@ -33,14 +32,9 @@ export class Glance {
    */
   update(curves, cell, running) {
     this.#tellPace(curves, cell, running);
-    const now = performance.now();
-    clearTimeout(this.later);
     if (curves.version === this.version) return;
-    if (now - this.drawnAt < PACE) {
-      this.later = window.setTimeout(() => this.update(curves, cell, running), PACE - (now - this.drawnAt) + WITH_NEXT);
-      return;
-    }
-    [this.version, this.drawnAt] = [curves.version, now];
+    if (!this.timer.isDue(() => this.update(curves, cell, running))) return;
+    this.version = curves.version;
     const names = curves.names.slice(0, MOST_NAMES);
     if (names.join("\n") !== [...this.parts.keys()].join("\n")) {
       this.figures.replaceChildren();

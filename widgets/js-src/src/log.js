@@ -1,18 +1,17 @@
 // What ranks logged: a chart for each name, over steps.
 
 import uPlot from "uplot";
-import { WITH_NEXT, choice, h, hide, mark, say, swatch, widthOf } from "./dom.js";
+import { DrawingTimer, choice, h, hide, mark, say, swatch, widthOf } from "./dom.js";
 import { figure, rankLabel } from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./curves.js").Curves} Curves */
 
+const PACE = 500; // ms between two drawings
 const HEIGHT = 180;
 const LOW = 112; // the same where height is scarce: a chart has its name above
 const MOST_CHARTS = 12;
 const LEAST_CHART = 250; // pixels of width, where height is scarce
-const PACE = 500; // ms between two drawings
-const RESIZED = 100; // the same where the width or the theme is another
 const STEPS = Array.from({ length: 33 }, (_, i) => [1, 2, 5].map((n) => Number(`${n}e${i - 16}`))).flat(); // between two figures
 const WHOLE = STEPS.filter((step) => step >= 1);
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
@@ -30,8 +29,7 @@ export class Log {
     this.by = "range";
     this.scale = "linear";
     this.version = -1;
-    this.drawnAt = -PACE;
-    this.later = 0;
+    this.timer = new DrawingTimer(PACE);
     /** @type {Map<string, Chart>} */
     this.charts = new Map();
     this.lines = choice("lines", [["range", low ? "Mean" : "Mean and range"], ["rank", "By rank"]], (by) => {
@@ -59,8 +57,6 @@ export class Log {
 
   update(force = false) {
     const { curves } = this.store;
-    const now = performance.now();
-    clearTimeout(this.later);
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme") ?? "";
     const few = !this.all && (widthOf(this.node, () => this.update()) >= 2 * LEAST_CHART ? 2 : 1);
     const names = curves.names.slice(0, few || MOST_CHARTS);
@@ -68,14 +64,9 @@ export class Log {
     const width = charts.length ? Math.floor(widthOf(charts[0].node, () => this.update()) || 400) : 0;
     const key = `${names.length} ${width} ${theme} ${this.by} ${this.scale}`;
     if (!force && curves.version === this.version && key === this.key) return;
-    const pace = key === this.key ? PACE : RESIZED;
-    if (!force && now - this.drawnAt < pace) {
-      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + (pace === PACE ? WITH_NEXT : 0));
-      return;
-    }
+    if (!this.timer.isDue(() => this.update(), { force, resized: key !== this.key })) return;
     this.version = curves.version;
     this.key = key;
-    this.drawnAt = now;
     const more = this.all ? curves.names.length - names.length : 0;
     const folded = curves.names.slice(names.length);
     hide(this.more, !this.low || (this.all ? curves.names.length < 2 : !folded.length));

@@ -1,7 +1,7 @@
 // What travels, over ten minutes, what the operations did, and the states of the ranks beside it.
 
 import uPlot from "uplot";
-import { LEAST_WIDTH, WITH_NEXT, choice, h, hide, mark, say, swatch, widthOf } from "./dom.js";
+import { DrawingTimer, LEAST_WIDTH, choice, h, hide, mark, say, swatch, widthOf } from "./dom.js";
 import { operations } from "./snapshot.js";
 import { MOST_LINKS, WINDOW } from "./history.js";
 import { States } from "./states.js";
@@ -9,10 +9,9 @@ import * as units from "./units.js";
 
 /** @typedef {import("./store.js").Store} Store */
 
+const PACE = 1000; // ms between two drawings: the history has one row a second
 const HEIGHT = 220;
 const LOW = 124; // the same where height is scarce
-const PACE = 1000; // ms between two drawings: the history has one row a second
-const RESIZED = 100; // the same where the width, the theme or the series are others
 const LEAST_SPAN = 30; // seconds of the time axis
 const OPERATIONS = ["operation", "ranks", "calls", "bytes", "smallest – largest", "transfer", "wait"];
 const NOT_TIMED = "timed with --timing only";
@@ -30,8 +29,7 @@ export class Throughput {
     this.by = "total";
     this.key = "";
     this.version = -1;
-    this.drawnAt = -PACE;
-    this.later = 0;
+    this.timer = new DrawingTimer(PACE);
     /** @type {any} */
     this.plot = null;
     /** @type {string[]} */
@@ -75,20 +73,13 @@ export class Throughput {
     hide(this.chart, byState);
     hide(this.legend, byState);
     hide(this.states.node, !byState);
-    const now = performance.now();
-    clearTimeout(this.later);
     const names = byState ? [] : this.#series();
     const width = Math.max(LEAST_WIDTH, Math.floor(widthOf(this.node, () => this.update()) || 800));
     const theme = this.node.closest("[data-theme]")?.getAttribute("data-theme");
     const key = `${this.by} ${names.join()} ${width} ${theme}`;
     if (!force && history.version === this.version && key === this.key) return;
-    const pace = key === this.key ? PACE : RESIZED;
-    if (!force && now - this.drawnAt < pace) {
-      this.later = window.setTimeout(() => this.update(), pace - (now - this.drawnAt) + (pace === PACE ? WITH_NEXT : 0));
-      return;
-    }
+    if (!this.timer.isDue(() => this.update(), { force, resized: key !== this.key })) return;
     this.version = history.version;
-    this.drawnAt = now;
     const built = key !== this.key;
     this.key = key;
     if (byState) {
