@@ -1,17 +1,20 @@
 """Three ranks on three hosts over ssh, from `up` to the first all_sum, against three ranks on this machine.
 
 The hosts are network namespaces on this machine (tests/hosts/lab.py): they have an sshd and an address each and share
-its cores, so that the imports of three hosts take turns here, which on three machines they would not. Each sample is a
-new Python process that has imported allranks and then types `up`; a login counts when the host's sshd accepted it.
+its cores, so that the logins and imports of three hosts take turns here, which on three machines they would not. So
+three times `ssh HOST python -c "import ..."` of what a rank needs, at once, is measured, too. Each sample is a new
+Python process that has imported allranks and then types `up`; a login counts when the host's sshd accepted it.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
 
+from allranks.hosts.ssh.ssh_command import SSH_OPTIONS, destination
 from allranks_backends.machines.platform import this_platform
 from allranks_backends.registry import get_backend
 from tests.hosts.lab import Hosts, forbidden, made, missing
@@ -21,6 +24,7 @@ from ._table import Bar, Row, Table
 SIZE = 3
 WITHIN = 120.0
 MOST_LOGINS = 2
+IMPORTS = "from allranks.rank.process.import_engine import import_engine; import_engine()"
 
 
 def measure(repeat: int | None, *, quick: bool = False) -> Table:
@@ -37,20 +41,31 @@ def measure(repeat: int | None, *, quick: bool = False) -> Table:
                 continue
             _round(backend, hosts)  # reads the packages from disk
             samples = [_round(backend, hosts) for _ in range(rounds)]
-            ours, theirs, logins = ([sample[each] for sample in samples] for each in range(3))
+            ours, theirs, least, logins = ([sample[each] for sample in samples] for each in range(4))
             bar = Bar("at most", 2.0) if backend == "ring" else None
             table.rows.append(Row(backend, "s", ours, theirs, "as many ranks here", bar))
+            table.rows.append(Row(backend, "s", ours, least, "ssh to each host, and the imports of a rank"))
             limit = Bar("at most", MOST_LOGINS, "ours")
             table.rows.append(Row(f"{backend}, logins to a host", "", logins, bar=limit))
     return table
 
 
-def _round(backend: str, hosts: Hosts) -> tuple[float, float, float]:
-    """Seconds over ssh, seconds here, and the most logins to one host."""
+def _round(backend: str, hosts: Hosts) -> tuple[float, float, float, float]:
+    """Seconds over ssh, seconds here, seconds of the logins and imports alone, and the most logins to one host."""
     before = {name: hosts.logins(name) for name in hosts.names}
     away = _sample(backend, hosts.names)
     logins = max(hosts.logins(name) - before[name] for name in hosts.names)
-    return away, _sample(backend, []), float(logins)
+    return away, _sample(backend, []), _logins_and_imports(hosts.names), float(logins)
+
+
+def _logins_and_imports(names: list[str]) -> float:
+    command = shlex.join([sys.executable, "-c", IMPORTS])
+    began = time.monotonic()
+    logins = [subprocess.Popen(["ssh", *SSH_OPTIONS, *destination(name), command]) for name in names]
+    codes = [login.wait(WITHIN) for login in logins]
+    if any(codes):
+        raise SystemExit("a host's Python could not import what a rank needs")
+    return time.monotonic() - began
 
 
 def _sample(backend: str, names: list[str]) -> float:

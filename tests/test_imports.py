@@ -34,7 +34,7 @@ RANK_MAY_USE = {
     "traitlets",
     "zmq",
 }
-SLOW_TO_IMPORT = {"IPython", "anywidget", "ipyparallel", "ipywidgets", "mlx", "numpy", "zmq"}
+SLOW_TO_IMPORT = {"IPython", "anywidget", "ipyparallel", "ipywidgets", "mlx", "numpy", "pathspec", "zmq"}
 
 
 def imports(source: str) -> Iterator[tuple[str, int]]:

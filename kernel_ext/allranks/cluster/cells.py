@@ -19,7 +19,6 @@ from allranks.head.world.ranks import Ranks
 from allranks.messages.requests import KeepCall
 from allranks.notebook.feed_dashboards import Nowhere, Screen, Tee, Watch
 from allranks.notebook.ipython_shell import running_shell
-from allranks.timeline.fetch_traces import Recording
 from allranks_backends.plan import rank_label
 
 from .applied_functions import AppliedFunctions, PackedCall
@@ -33,6 +32,7 @@ from .sync_folder import SyncFolder
 
 if TYPE_CHECKING:
     from allranks.notebook.notify import Notifier
+    from allranks.timeline.fetch_traces import Recording
     from allranks.timeline.timeline import Timeline
 
 SHOWN_WITHIN = 5.0
@@ -178,6 +178,8 @@ class Cells:
         return tuple(self._live.client._outstanding_dict[uuid].copy()) if self._live.client is not None else ()
 
     def _recording(self, ranks: Ranks, chosen: list[int], code: str, count: int, how: bool | str) -> Recording:
+        from allranks.timeline.fetch_traces import Recording  # only here: few cells have a timeline
+
         live = self._live
         about = {"name": live.settings.name, "backend": live.backend, "count": count, "code": code, "size": live.size}
         recording = Recording(ranks.monitor, ranks.lifeline, chosen, {**about, "lazy": how == "lazy"})

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING, NamedTuple
 
 from allranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 LIMIT = 50 * 2**20
 """Maximum number of bytes that are sent, unless the user sets a limit."""
@@ -29,12 +31,11 @@ NEVER = frozenset(
     {".git", ".hg", ".svn", ".allranks", "__pycache__", ".ipynb_checkpoints", "node_modules", ".DS_Store"}
 )
 """Files and folders with these names are neither sent nor mentioned. The same applies to virtual environments."""
-SECRETS = GitIgnoreSpec.from_lines(
-    [
-        *(".env", ".env.*", "!.env.example", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc", ".npmrc", ".pypirc"),
-        *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".ssh/", ".aws/", ".gnupg/", ".git-credentials", ".htpasswd"),
-    ]
+SECRETS = (
+    *(".env", ".env.*", "!.env.example", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc", ".npmrc", ".pypirc"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".ssh/", ".aws/", ".gnupg/", ".git-credentials", ".htpasswd"),
 )
+"""Patterns, as in .gitignore, of files that are not sent unless included."""
 LINK = 0o120000
 """The mode of a symbolic link in git."""
 NOTEBOOKS = ".ipynb"
@@ -111,7 +112,7 @@ class Folder:
         """The current contents. `go_on` is called often, and may raise. For UsageError see `refuse_if_too_much`."""
         self.refuse_if_too_much()
         self._forget_if_changed()
-        included = GitIgnoreSpec.from_lines(self.include) if self.include else None
+        included = _spec(self.include) if self.include else None
         files, left_out = dict[str, Stamp](), dict[str, str]()
         self._unread.clear()
         for number, (path, now) in enumerate(self._walk("", self._above(), included, False)):
@@ -132,7 +133,7 @@ class Folder:
     def refuse_if_absent(self, pattern: str) -> None:
         """Raise UsageError if the pattern is invalid or matches no file."""
         try:
-            spec = GitIgnoreSpec.from_lines([pattern])
+            spec = _spec([pattern])
         except ValueError as error:
             raise UsageError(f"--include {pattern}: {error}.") from None
         if not any(spec.match_file(path) for path, _ in self._walk("", [], spec, False)):
@@ -201,7 +202,7 @@ class Folder:
     def _is_secret(self, path: str) -> bool:
         known = self._secret.get(path)
         if known is None:
-            known = self._secret[path] = bool(SECRETS.match_file(path))
+            known = self._secret[path] = bool(_secrets().match_file(path))
         return known
 
     def _above(self) -> list[_Ignore]:
@@ -225,7 +226,7 @@ class Folder:
             known = self._ignores.get(folder)
             if known is None or known[0] != now:
                 lines = file.read_text(errors="surrogateescape").splitlines()
-                known = self._ignores[folder] = now, GitIgnoreSpec.from_lines(lines)
+                known = self._ignores[folder] = now, _spec(lines)
                 self._ignored.clear()
             return known[1]
         except (OSError, ValueError):  # no such file, or invalid patterns
@@ -268,6 +269,18 @@ class Folder:
             total -= each.size
             del files[path]
         return shed
+
+
+@cache
+def _secrets() -> GitIgnoreSpec:
+    return _spec(SECRETS)
+
+
+def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
+    """Patterns as in .gitignore. Raises ValueError."""
+    from pathspec import GitIgnoreSpec  # only here: most clusters sync nothing, and all would wait for this import
+
+    return GitIgnoreSpec.from_lines(patterns)
 
 
 def _stamp(now: os.stat_result) -> Stamp:
