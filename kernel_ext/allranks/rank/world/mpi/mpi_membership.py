@@ -114,7 +114,8 @@ def leave_out_ofi() -> None:
     """
     prefix = Path(os.environ.get("MLX_MPI_LIBNAME", "")).parent.parent
     name = "openmpi-mca-params.conf"
-    files = (Path.home() / ".openmpi/mca-params.conf", prefix / "etc" / name, Path("/etc/openmpi", name))
+    own = Path(os.path.expanduser("~/.openmpi/mca-params.conf"))  # Path.home() raises for a user without a home
+    files = (own, prefix / "etc" / name, Path("/etc/openmpi", name))
     if not any(_CHOSEN.search(_text(file)) for file in files):
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
