@@ -61,10 +61,18 @@ def _round(backend: str, hosts: Hosts) -> tuple[float, float, float, float]:
 def _logins_and_imports(names: list[str]) -> float:
     command = shlex.join([sys.executable, "-c", IMPORTS])
     began = time.monotonic()
-    logins = [subprocess.Popen(["ssh", *SSH_OPTIONS, *destination(name), command]) for name in names]
-    codes = [login.wait(WITHIN) for login in logins]
+    nothing = subprocess.DEVNULL
+    logins = [
+        subprocess.Popen(["ssh", *SSH_OPTIONS, *destination(name), command], stdin=nothing, stdout=nothing)
+        for name in names
+    ]
+    try:
+        codes = [login.wait(max(0.0, began + WITHIN - time.monotonic())) for login in logins]
+    finally:
+        for login in logins:
+            login.kill()
     if any(codes):
-        raise SystemExit("a host's Python could not import what a rank needs")
+        raise SystemExit(f"ssh to the hosts, and the imports there, ended with {codes}")
     return time.monotonic() - began
 
 

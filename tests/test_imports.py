@@ -96,6 +96,26 @@ def test_ranks_are_imported_without_garbage_collection() -> None:
     assert run.stdout == "False True RankEngine\n"
 
 
+@pytest.mark.parametrize("before", ["enable", "disable"])
+def test_the_package_is_imported_without_garbage_collection(before: str) -> None:
+    """It is as it was afterwards, also if an import fails."""
+    code = (
+        f"import gc, sys, allranks; gc.{before}()\n"
+        "class Watch:\n"
+        "    seen = set()\n"
+        "    def find_spec(self, name, *_):\n"
+        "        self.seen.add(gc.isenabled())\n"
+        "        if name == 'allranks.timeline.timeline': raise ImportError\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "allranks.Cluster; after = gc.isenabled()\n"
+        "try: allranks.Timeline\n"
+        "except ImportError: print(Watch.seen, after, gc.isenabled())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    on = before == "enable"
+    assert run.stdout == f"{{False}} {on} {on}\n"
+
+
 def test_a_rank_starts_without_debugpy_and_its_user_can_import_it(ring2: Cluster) -> None:
     """ipykernel imports it for a debugger that does not work in an engine."""
     there = "import sys\n[name for name in sys.modules if name.partition('.')[0] in ('debugpy', 'pydevd')]"

@@ -120,16 +120,19 @@ def __getattr__(name: str) -> Any:
     return getattr(_imported(FROM[name]), name)
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def _imported(module: str) -> ModuleType:
-    """A module of this package, imported without garbage collection, which would find nothing and takes a tenth."""
+    """A module of this package. Its import collects no garbage: that would find nothing, and takes a tenth."""
+    name = f"{__name__}.{module}"
+    if name in sys.modules:
+        return import_module(name)  # waits for a thread that is importing it
     enabled = gc.isenabled()
-    gc.disable()
     try:
-        return import_module(f"{__name__}.{module}")
+        gc.disable()
+        return import_module(name)
     finally:
         if enabled:
             gc.enable()
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -11,9 +11,8 @@ import pytest
 
 from allranks import Cluster
 
-NOT_NEEDED = ("ipyparallel.__init__", "ipyparallel.cluster", "jupyter_client.manager")
-LOADED = f"[name for name in {NOT_NEEDED} if name in sys.modules]"
-"""The modules that were imported although neither a rank nor the controller needs them."""
+HAVE_RUN = "[name for name in ('ipyparallel', 'jupyter_client') if type(sys.modules[name]).__name__ == 'module']"
+"""The packages whose `__init__` has run although neither a rank nor the controller needs it."""
 
 
 def answer(code: str, *, path: Path | None = None) -> object:
@@ -39,8 +38,8 @@ DEFERRED = "from allranks.machine.deferred_packages import defer\ndefer('slow', 
 
 
 def test_a_submodule_is_imported_without_the_init_of_its_package(package: Path) -> None:
-    code = f"{DEFERRED}from slow import part\nimport slow.part as again\nanswer = [hasattr(sys, 'runs'), again is part]"
-    assert answer(code, path=package) == [False, True]
+    code = f"{DEFERRED}from slow.part import Part\nimport slow.part as part\nanswer = [part.Part is Part]"
+    assert answer(f"{code}\nanswer.append(hasattr(sys, 'runs'))", path=package) == [True, False]
 
 
 def test_a_name_of_the_init_runs_it_once(package: Path) -> None:
@@ -65,14 +64,51 @@ def test_a_name_that_is_absent_is_an_attribute_error(package: Path) -> None:
 
 def test_two_threads_that_need_a_name_both_have_it(package: Path) -> None:
     with (package / "slow/__init__.py").open("a") as file:
-        file.write("sys.entered.set()\nassert sys.go_on.wait(30)\nlast = 1\n")
+        file.write("sys.entered.set()\nassert sys.second.wait(30)\nimport time\ntime.sleep(0.2)\nlast = 1\n")
     code = (
-        f"{DEFERRED}import slow, threading\nsys.entered, sys.go_on, found = threading.Event(), threading.Event(), []\n"
-        "threads = [threading.Thread(target=lambda: found.append(slow.last)) for _ in range(2)]\n"
-        "threads[0].start()\nassert sys.entered.wait(30)\nthreads[1].start()\nsys.go_on.set()\n"
+        f"{DEFERRED}import slow, threading\nsys.entered, sys.second, found = threading.Event(), threading.Event(), []\n"
+        "def use():\n"
+        "    if sys.entered.is_set(): sys.second.set()\n"
+        "    found.append(slow.last)\n"
+        "threads = [threading.Thread(target=use) for _ in range(2)]\n"
+        "threads[0].start()\nassert sys.entered.wait(30)\nthreads[1].start()\n"
         "for each in threads: each.join(30)\nanswer = [found, sys.runs]"
     )
     assert answer(code, path=package) == [[1, 1], 1]
+
+
+def test_once_it_has_run_the_package_is_a_module_like_any_other(package: Path) -> None:
+    with (package / "slow/__init__.py").open("a") as file:
+        file.write("__version__ = '1'\ndef own(): pass\n")
+    code = (
+        f"{DEFERRED}import slow\nslow.name\n"
+        "answer = [type(slow).__name__, slow.__version__, slow.own.__module__, hasattr(slow, 'absent'), sys.runs]"
+    )
+    assert answer(code, path=package) == ["module", "1", "slow", False, 1]
+
+
+def test_an_init_that_fails_is_run_again(package: Path) -> None:
+    with (package / "slow/__init__.py").open("a") as file:
+        file.write("if sys.runs == 1: raise ImportError('not yet')\nlast = 1\n")
+    code = f"{DEFERRED}import slow\ntry: slow.last\nexcept ImportError as error: answer = [str(error), slow.last]"
+    assert answer(code, path=package) == ["not yet", 1]
+
+
+def test_a_name_asked_for_while_the_init_runs_is_absent_as_in_any_import(package: Path) -> None:
+    with (package / "slow/part.py").open("a") as file:
+        file.write("import slow\nseen = hasattr(slow, 'name')\n")
+    code = f"{DEFERRED}import slow\nanswer = [slow.name, slow.part.seen, sys.runs]"
+    assert answer(code, path=package) == ["late", False, 1]
+
+
+def test_the_package_can_be_pickled_before_and_after(package: Path) -> None:
+    code = (
+        f"{DEFERRED}import slow, cloudpickle\ndef f(): return slow\n"
+        "def again(value): return cloudpickle.loads(cloudpickle.dumps(value))\n"
+        "before = again(slow) is slow and again(f)() is slow\n"
+        "answer = [before, hasattr(sys, 'runs'), slow.name, again(slow) is slow and again(f)() is slow]"
+    )
+    assert answer(code, path=package) == [True, False, "late", True]
 
 
 def test_a_package_that_is_imported_already_is_left_alone(package: Path) -> None:
@@ -90,27 +126,34 @@ def test_a_package_that_is_not_installed_is_reported_as_ever() -> None:
 
 def test_ranks_and_controller_import_what_they_need() -> None:
     engine = "from allranks.rank.process.import_engine import import_engine\nimport_engine()\n"
-    assert answer(f"{engine}answer = {LOADED}") == []
+    assert answer(f"{engine}answer = {HAVE_RUN}") == []
     controller = "import allranks.hosts.ipyparallel_controller\n"
-    assert answer(f"{controller}answer = {LOADED}") == []
+    assert answer(f"{controller}answer = {HAVE_RUN}") == []
 
 
 def test_names_found_in_submodules_are_those_of_the_whole_package() -> None:
     """Else a rank would use something else than other processes."""
     code = (
         "from allranks.machine import deferred_packages\nimport importlib\n"
-        "names = [name.rpartition('.') for name in deferred_packages._DEFINED_IN]\n"
-        "deferred_packages.defer(*{package for package, _, _ in names})\n"
-        "early = [getattr(importlib.import_module(package), name) for package, _, name in names]\n"
-        "whole = [getattr(importlib.import_module(f'{package}.__init__'), name) for package, _, name in names]\n"
-        "answer = [each.__name__ for each, other in zip(early, whole) if each is other]"
+        "names = [(package, name) for table in (deferred_packages._SUBMODULES, deferred_packages._FROM)\n"
+        "         for package in table for name in sorted(table[package])]\n"
+        "deferred_packages.defer('ipyparallel', 'jupyter_client')\n"
+        "early = [getattr(sys.modules[package], name) for package, name in names]\n"
+        "deferred = [type(sys.modules[package]).__name__ for package, _ in names]\n"
+        "for package, _ in names: dir(sys.modules[package])\n"
+        "answer = [sorted(set(deferred)), [name for (package, name), one in zip(names, early)\n"
+        "          if vars(sys.modules[package])[name] is one]]"
     )
-    assert answer(code) == ["Dependency", "BlockingKernelClient", "write_connection_file"]
+    every = ["error", "serialize", "util", "session", "Dependency", "BlockingKernelClient", "write_connection_file"]
+    assert answer(code) == [["_Deferred"], every]
 
 
 @pytest.mark.slow
-def test_a_rank_that_has_started_has_not_needed_them_and_its_user_can(ring2: Cluster) -> None:
-    assert [rank.value for rank in ring2.run(f"import sys\n{LOADED}").check().values()] == [[], []]
-    there = "import ipyparallel\nfrom ipyparallel import *\n[ipyparallel.Cluster.__name__, Client.__name__]"
-    assert ring2.run(there).check()[0].value == ["Cluster", "Client"]
-    assert ring2.client[:].apply_sync(lambda: sum([1, 2])) == [3, 3]
+def test_a_rank_that_has_started_has_not_needed_them_and_its_user_can() -> None:
+    with Cluster(2, name="deferred") as cluster:
+        assert [rank.value for rank in cluster.run(f"import sys\n{HAVE_RUN}").check().values()] == [[], []]
+        assert cluster.client[:].apply_sync(lambda: sum([1, 2])) == [3, 3]
+        cluster.run("import ipyparallel\ndef of(): return ipyparallel").check()
+        assert [each().__name__ for each in cluster.pull("of")] == ["ipyparallel"] * 2
+        there = "from ipyparallel import *\n[ipyparallel.Cluster.__name__, Client.__name__, type(ipyparallel).__name__]"
+        assert cluster.run(there).check()[0].value == ["Cluster", "Client", "module"]

@@ -7,49 +7,63 @@ process that is an engine, or the controller, needs none of that, and it takes a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+import threading
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
-_DEFINED_IN = {
-    "ipyparallel.Dependency": "ipyparallel.controller.dependency",
-    "jupyter_client.BlockingKernelClient": "jupyter_client.blocking",
-    "jupyter_client.write_connection_file": "jupyter_client.connect",
+_SUBMODULES = {"ipyparallel": {"error", "serialize", "util"}, "jupyter_client": {"session"}}
+_FROM = {
+    "ipyparallel": {"Dependency": "controller.dependency"},
+    "jupyter_client": {"BlockingKernelClient": "blocking", "write_connection_file": "connect"},
 }
-"""The names that imports of these processes use, and the submodule from which ``__init__`` has each."""
+"""By package, the names that an engine and the controller use, and the submodule from which ``__init__`` has each.
+
+In a version of the package that has one elsewhere, or where they use others, ``__init__`` runs.
+"""
+_lock = threading.RLock()
+_running = set[str]()
+"""The packages whose ``__init__`` runs in the thread that holds the lock."""
 
 
 class _Deferred(ModuleType):
     """A package whose ``__init__`` has not run. Importing a submodule does not run it."""
 
     def __getattr__(self, name: str) -> object:
-        full_name = f"{self.__name__}.{name}"
-        if full_name in _DEFINED_IN:
-            with suppress(ImportError, AttributeError):  # another version has it elsewhere
-                return getattr(import_module(_DEFINED_IN[full_name]), name)
-        elif not name.startswith("_") and find_spec(full_name) is not None:
-            return import_module(full_name)
-        return getattr(self._run_init(), name)
-
-    def __dir__(self) -> Iterable[str]:
+        package = self.__name__
+        with suppress(ImportError, AttributeError):
+            if name in _SUBMODULES.get(package, ()):
+                return import_module(f"{package}.{name}")
+            if name in _FROM.get(package, ()):
+                return getattr(import_module(f"{package}.{_FROM[package][name]}"), name)
         self._run_init()
-        return super().__dir__()
+        return ModuleType.__getattribute__(self, name)  # its class may be another now
 
-    def _run_init(self) -> ModuleType:
-        # As a module of its own, so that the locks of imports apply: two threads may need it at once.
-        init = import_module(f"{self.__name__}.__init__")
-        self.__doc__ = init.__doc__
-        for name, value in vars(init).items():
-            if not name.startswith("__"):
-                vars(self).setdefault(name, value)
-        return init
+    def __dir__(self) -> list[str]:
+        self._run_init()
+        return list(ModuleType.__dir__(self))
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return import_module, (self.__name__,)
+
+    def _run_init(self) -> None:
+        """Run ``__init__``; from then on this is a module like any other."""
+        with _lock:
+            if type(self) is not _Deferred or self.__name__ in _running:
+                return
+            assert self.__spec__ is not None and self.__spec__.loader is not None
+            _running.add(self.__name__)
+            try:
+                self.__spec__.loader.exec_module(self)
+                self.__class__ = ModuleType  # type: ignore[assignment]
+            finally:
+                _running.discard(self.__name__)
 
 
 def defer(*packages: str) -> None:
     """Defer the ``__init__`` of each of `packages` that is installed and has not been imported yet."""
     for package in packages:
-        if package not in sys.modules and (spec := find_spec(package)) is not None:
+        if package not in sys.modules and (spec := find_spec(package)) is not None and spec.origin is not None:
             deferred = sys.modules[package] = module_from_spec(spec)
             deferred.__class__ = _Deferred

@@ -145,7 +145,7 @@ class StallWatch:
         return findings
 
     def _is_silent(self, view: RankView) -> bool:
-        """Whether the rank does not respond. One that had sent nothing before the cell began gets the time to."""
+        """Whether the rank does not respond. One that was silent already when the cell began gets some seconds to."""
         if view.state not in NOT_RESPONDING or view.away is not None:
             return False
         return view.state == "suspended" or time.monotonic() - self.began >= SILENT_AFTER

