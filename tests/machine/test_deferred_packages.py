@@ -6,16 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allranks import Cluster
 
-HAVE_RUN = "[name for name in ('ipyparallel', 'jupyter_client') if type(sys.modules[name]).__name__ == 'module']"
-"""The packages whose `__init__` has run although neither a rank nor the controller needs it."""
+HAS_RUN = "type(sys.modules['ipyparallel']).__name__ == 'module'"
+"""Whether ipyparallel's `__init__` has run, which neither a rank nor the controller needs."""
 
 
-def answer(code: str, *, path: Path | None = None) -> object:
+def answer(code: str, *, path: Path | None = None) -> Any:
     """The value of `answer` after `code` in a new Python, which also looks for modules in `path`."""
     run = f"import sys, json\nsys.path.insert(0, {str(path)!r})\n{code}\nprint(json.dumps(answer))"
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=60, check=True)
@@ -126,9 +127,9 @@ def test_a_package_that_is_not_installed_is_reported_as_ever() -> None:
 
 def test_ranks_and_controller_import_what_they_need() -> None:
     engine = "from allranks.rank.process.import_engine import import_engine\nimport_engine()\n"
-    assert answer(f"{engine}answer = {HAVE_RUN}") == []
+    assert answer(f"{engine}answer = {HAS_RUN}") is False
     controller = "import allranks.hosts.ipyparallel_controller\n"
-    assert answer(f"{controller}answer = {HAVE_RUN}") == []
+    assert answer(f"{controller}answer = {HAS_RUN}") is False
 
 
 def test_names_found_in_submodules_are_those_of_the_whole_package() -> None:
@@ -137,21 +138,42 @@ def test_names_found_in_submodules_are_those_of_the_whole_package() -> None:
         "from allranks.machine import deferred_packages\nimport importlib\n"
         "names = [(package, name) for table in (deferred_packages._SUBMODULES, deferred_packages._FROM)\n"
         "         for package in table for name in sorted(table[package])]\n"
-        "deferred_packages.defer('ipyparallel', 'jupyter_client')\n"
+        "deferred_packages.defer('ipyparallel')\n"
         "early = [getattr(sys.modules[package], name) for package, name in names]\n"
         "deferred = [type(sys.modules[package]).__name__ for package, _ in names]\n"
         "for package, _ in names: dir(sys.modules[package])\n"
         "answer = [sorted(set(deferred)), [name for (package, name), one in zip(names, early)\n"
         "          if vars(sys.modules[package])[name] is one]]"
     )
-    every = ["error", "serialize", "util", "session", "Dependency", "BlockingKernelClient", "write_connection_file"]
-    assert answer(code) == [["_Deferred"], every]
+    assert answer(code) == [["_Deferred"], ["error", "serialize", "util", "Dependency"]]
+
+
+def test_each_submodule_can_be_imported_first_and_is_the_one_that_the_package_has() -> None:
+    """A rank's user may import any of them, in any order. ``shellcmd`` is a script that reads its command line."""
+    code = (
+        "from allranks.rank.process.import_engine import import_engine\nimport_engine()\n"
+        "import ipyparallel, os, pkgutil, importlib\nnames = [each.name for each in pkgutil.walk_packages(\n"
+        "    sys.modules['ipyparallel'].__path__, 'ipyparallel.') if not each.name.endswith('__main__')]\n"
+        "names = [each for each in names if not each.startswith(('ipyparallel.tests', 'ipyparallel.shellcmd'))]\n"
+        "answer = [len(names)]\n"
+        "for name in names:\n"
+        "    if pid := os.fork():\n"
+        "        if os.waitpid(pid, 0)[1]: answer.append(name)\n"
+        "        continue\n"
+        "    try: module = importlib.import_module(name)\n"
+        "    except ModuleNotFoundError: os._exit(0)  # an optional library\n"
+        "    except BaseException: os._exit(1)\n"
+        "    dir(ipyparallel); ipyparallel.Cluster, ipyparallel.Client\n"
+        "    os._exit(sys.modules[name] is not module)\n"
+    )
+    number, *failed = answer(code)
+    assert number > 30 and not failed
 
 
 @pytest.mark.slow
 def test_a_rank_that_has_started_has_not_needed_them_and_its_user_can() -> None:
     with Cluster(2, name="deferred") as cluster:
-        assert [rank.value for rank in cluster.run(f"import sys\n{HAVE_RUN}").check().values()] == [[], []]
+        assert [rank.value for rank in cluster.run(f"import sys\n{HAS_RUN}").check().values()] == [False, False]
         assert cluster.client[:].apply_sync(lambda: sum([1, 2])) == [3, 3]
         cluster.run("import ipyparallel\ndef of(): return ipyparallel").check()
         assert [each().__name__ for each in cluster.pull("of")] == ["ipyparallel"] * 2

@@ -20,7 +20,7 @@ sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 
 from allranks.machine.deferred_packages import defer  # noqa: E402
 
-defer("ipyparallel", "jupyter_client")
+defer("ipyparallel")
 
 from ipyparallel.controller import app as controller_app  # noqa: E402
 from ipyparallel.controller.app import IPController  # noqa: E402

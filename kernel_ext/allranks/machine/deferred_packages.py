@@ -2,6 +2,9 @@
 
 Importing ``ipyparallel.engine.app`` runs ``ipyparallel/__init__`` first, which imports what starts and uses clusters. A
 process that is an engine, or the controller, needs none of that, and it takes a fifth of the time of its imports.
+
+Only for packages whose submodules can each be imported first: ipyparallel's can (9.2). Those of jupyter_client import
+each other in a circle, in which only ``__init__`` may come first.
 """
 
 from __future__ import annotations
@@ -13,11 +16,8 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
-_SUBMODULES = {"ipyparallel": {"error", "serialize", "util"}, "jupyter_client": {"session"}}
-_FROM = {
-    "ipyparallel": {"Dependency": "controller.dependency"},
-    "jupyter_client": {"BlockingKernelClient": "blocking", "write_connection_file": "connect"},
-}
+_SUBMODULES = {"ipyparallel": {"error", "serialize", "util"}}
+_FROM = {"ipyparallel": {"Dependency": "controller.dependency"}}
 """By package, the names that an engine and the controller use, and the submodule from which ``__init__`` has each.
 
 In a version of the package that has one elsewhere, or where they use others, ``__init__`` runs.

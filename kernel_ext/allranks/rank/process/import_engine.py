@@ -17,7 +17,6 @@ _AT_START = (
     "IPython.extensions.storemagic",
     "encodings.idna",
     "faulthandler",
-    "jupyter_client.blocking",
     "sqlite3",
     "tornado.platform.asyncio",
 )
@@ -31,7 +30,7 @@ def import_engine() -> ModuleType:
     """
     gc.disable()
     try:
-        defer("ipyparallel", "jupyter_client")
+        defer("ipyparallel")
         from allranks.rank.process import engine
 
         for name in _AT_START:
