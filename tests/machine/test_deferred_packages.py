@@ -149,7 +149,7 @@ def test_names_found_in_submodules_are_those_of_the_whole_package() -> None:
 
 
 def test_each_submodule_can_be_imported_first_and_is_the_one_that_the_package_has() -> None:
-    """A rank's user may import any of them, in any order. ``shellcmd`` is a script that reads its command line."""
+    """A rank's user may import any of them, in any order; ``shellcmd`` cannot be imported at all (9.2)."""
     code = (
         "from allranks.rank.process.import_engine import import_engine\nimport_engine()\n"
         "import ipyparallel, os, pkgutil, importlib\nnames = [each.name for each in pkgutil.walk_packages(\n"
